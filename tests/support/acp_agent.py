@@ -2,8 +2,9 @@
 
     acp_agent.py FOLDER [WORD…]
 
-Words: `forgets` (it cannot resume a session), `resumes` (without a replay), `version-2`, `dies-at-METHOD`,
-`silent-at-METHOD`, `login` (a session needs one first), `stays` (it does not exit when its stdin is closed).
+Words: `forgets` (it cannot resume a session), `resumes` (without a replay), `version-2`, `dies-at-METHOD`, `mcp`,
+`silent-at-METHOD`, `quiet` (answers to its questions are no effects),
+`login` (a session needs one first), `stays` (it does not exit when its stdin is closed).
 A prompt ends in `do [[ACT, …], …]`, e.g. `do [["say", "hi"], ["effect", "rang"]]`.
 """
 
@@ -40,6 +41,9 @@ class Agent:
         self.answers: dict[int, Any] = {}
         self.answered = threading.Condition()
         self.asked = 0
+        self.servers: dict[str, Any] = {}
+        self.allowed = False
+        """Whether the last permission was granted."""
         self.looks = False
         """After an interruption it checks before it repeats something, as a good agent does."""
 
@@ -80,11 +84,15 @@ class Agent:
                 with self.speaking:
                     write("effects", "deaf")
                     time.sleep(1e6)
+            case ["if-allowed", *acts]:
+                return next((reason for one in acts if self.allowed and (reason := self.act(session, one))), "")
             case ["effect", name]:
                 if not (self.looks and name in did()):
                     write("effects", name)
             case ["environ"]:
                 write("effects", sorted(os.environ))
+            case ["mcp" | "mcp-and" | "mcp-once", *_]:
+                self.use_tool(session, act)
             case _:
                 self.say(session, act)
         return ""
@@ -95,6 +103,8 @@ class Agent:
                 kind = "agent_message_chunk" if how == "say" else "agent_thought_chunk"
                 block = {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
                 self.notify(session, {**block, "messageId": ids[0]} if ids else block)
+            case ["stderr", line]:
+                print(line, file=sys.stderr, flush=True)
             case ["long", count]:
                 self.say(session, ["say", "x" * count])
             case ["update", update]:
@@ -106,7 +116,9 @@ class Agent:
                     return
                 other = FOLDER / "instead"
                 call = json.loads(other.read_text()) if other.exists() else call
-                write("effects", self.ask(session, call, options[0] if options else OPTIONS))
+                answer = self.ask(session, call, options[0] if options else OPTIONS)
+                self.allowed = answer.get("outcome", {}).get("optionId") in ("1", "2")
+                write("answers" if "quiet" in WORDS else "effects", answer)
             case ["until", name]:
                 while not (FOLDER / name).exists():
                     time.sleep(0.02)
@@ -115,9 +127,35 @@ class Agent:
             case _:
                 raise SystemExit(f"no such act: {act}")
 
+    def use_tool(self, session: str, act: list[Any]) -> None:
+        match act:
+            case ["mcp", tool, args, *ids]:
+                write("tool-results", self.call_tool(session, tool, args, *ids))
+            case ["mcp-and", *words]:
+                threading.Thread(target=self.use_tool, args=(session, ["mcp", *words]), daemon=True).start()
+                write("calling", words)
+            case ["mcp-once", *words] if not self.looks:
+                self.use_tool(session, ["mcp", *words])
+            case _:
+                pass
+
+    def call_tool(self, session: str, tool: str, args: Any, id: str = "") -> Any:
+        """Call a tool of the session's MCP server, as a client of the protocol does."""
+        import urllib.request
+
+        (server,) = self.servers[session]
+        headers = {header["name"]: header["value"] for header in server["headers"]}
+        headers |= {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        params = {"name": tool, "arguments": args, "_meta": {"claudecode/toolUseId": id} if id else {}}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+        with urllib.request.urlopen(urllib.request.Request(server["url"], body, headers)) as response:
+            return json.loads(response.read())["result"]
+
     def prompt(self, number: int, session: str, text: str) -> None:
         self.looks = "was cut off" in text
-        for act in json.loads(text.rpartition("do ")[2] or "[]"):
+        self.allowed = False
+        _, found, acts = text.rpartition("do ")
+        for act in json.loads(acts) if found else ():
             if act[0] == "error":
                 self.send(id=number, error={"code": act[1], "message": act[2], "data": act[3]})
                 return
@@ -142,8 +180,10 @@ class Agent:
             case "session/new":
                 count = len(list(FOLDER.glob("*.past")))
                 (FOLDER / f"s{count}.past").touch()
+                self.servers[f"s{count}"] = params["mcpServers"]
                 self.send(id=number, result={"sessionId": f"s{count}"})
             case "session/load" | "session/resume":
+                self.servers[params["sessionId"]] = params["mcpServers"]
                 self.load_session(number, method, params["sessionId"])
             case "session/prompt":
                 text = params["prompt"][0]["text"]
@@ -180,6 +220,8 @@ class Agent:
 
 def introduced() -> dict[str, Any]:
     can: dict[str, Any] = {"promptCapabilities": {"image": True}}
+    if "mcp" in WORDS:
+        can["mcpCapabilities"] = {"http": True}
     if "resumes" in WORDS:
         can["sessionCapabilities"] = {"resume": {}}
     elif "forgets" not in WORDS:

@@ -166,7 +166,8 @@ METHODS = (AuthMethod("a", "Log in", "run `agent login`"), AuthMethod("key"))
     [
         (
             RpcError(-32000, "Nope"),
-            f"it requires a login: Log in (run `agent login`) or key. Then send your message again; {USE_NATIVE_HINT}",
+            "it requires a login: Log in (run `agent login`) or key. Then send your message again "
+            f"(it said: Nope (-32000)); {USE_NATIVE_HINT}",
         ),
         (RpcError(-32603, "Internal error", raw("bad")), f"it: Internal error (-32603): bad; {USE_NATIVE_HINT}"),
         (RpcError(-32603, "Internal error"), f"it: Internal error (-32603); {USE_NATIVE_HINT}"),

@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from outrider import __version__
 from outrider.core.errors import Refused, Unavailable
+from outrider.runtimes.acp.own_calls import server_params
 from outrider.runtimes.acp.protocol import (
     PROTOCOL_VERSION,
     InitializeResponse,
@@ -35,6 +36,7 @@ from outrider.runtimes.jsonrpc.connection import (
 )
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
 from outrider.runtimes.jsonrpc.process import Child, Program, open_child
+from outrider.runtimes.mcp_server import McpSession
 from outrider.system.task_groups import background_group
 
 SessionMessage = SessionUpdate | tuple[RequestId, PermissionRequest]
@@ -81,6 +83,8 @@ class AcpAgent:
         self.info = InitializeResponse()
         self.sessions: set[str] = set()
         """The sessions that are open in it."""
+        self.mcp_sessions: dict[str, McpSession] = {}
+        """Of its sessions, those with our tools, and how they reach them."""
         self._retired = anyio.Event()
         self._child = child
         self._connection = connection
@@ -128,27 +132,40 @@ class AcpAgent:
         if self.info.agent_info and self.info.agent_info.name:
             self.name = self.info.agent_info.name
 
-    async def open_session(self, folder: str) -> str:
-        """A new session in this folder."""
-        response = self._parse(await self._request("session/new", _session_params(folder)), NewSessionResponse)
-        self.sessions.add(response.session_id)
+    async def open_session(self, folder: str, tools: McpSession | None = None) -> str:
+        """A new session in this folder, with our tools where they are offered."""
+        params = _session_params(folder, tools)
+        response = self._parse(await self._request("session/new", params), NewSessionResponse)
+        self._add_session(response.session_id, tools)
         return response.session_id
 
-    async def load_session(self, thread: str, folder: str, *, with_replay: bool) -> list[SessionUpdate]:
-        """Resume a session of an earlier process.
+    async def load_session(
+        self, thread: str, folder: str, tools: McpSession | None = None, *, with_replay: bool
+    ) -> list[SessionUpdate]:
+        """Resume a session of an earlier process, with our tools where they are offered.
 
         With `with_replay`, the tool calls after the last message, if the agent replays them; no subscriber gets those.
         """
         is_load = self.info.can_load and (with_replay or not self.info.can_resume)
-        params = {"sessionId": thread, **_session_params(folder)}
+        params = {"sessionId": thread, **_session_params(folder, tools)}
         replayed = self._replays[thread] = []
         try:
             await self._request("session/load" if is_load else "session/resume", params)
             await self._wait_routed()
         finally:
             del self._replays[thread]
-        self.sessions.add(thread)
+        self._add_session(thread, tools)
         return replayed
+
+    def revoke_tokens(self) -> None:
+        """It has ended, so nobody may use the tokens that it was given."""
+        for session in self.mcp_sessions.values():
+            session.close()
+
+    def _add_session(self, thread: str, tools: McpSession | None) -> None:
+        self.sessions.add(thread)
+        if tools:
+            self.mcp_sessions[thread] = tools
 
     @asynccontextmanager
     async def subscribe(self, thread: str) -> AsyncGenerator[MemoryObjectReceiveStream[SessionMessage]]:
@@ -211,6 +228,10 @@ class AcpAgent:
             await self._connection.respond(request, selected if option else CANCELLED)
         except ProcessExited as exited:
             _log.debug("%s", exited)  # the prompt ends with this error
+
+    def stderr_tail(self) -> str:
+        """The end of what it wrote to stderr. It may contain secrets."""
+        return self._child.stderr_tail()
 
     async def ping(self, within: float) -> bool:
         """Whether it answers within this many seconds. An error that it does not know the method is an answer."""
@@ -297,7 +318,10 @@ async def open_agent(program: Program, request_timeout: float) -> AsyncGenerator
         agent = AcpAgent(child, connection, group, request_timeout)
         group.start_soon(agent.route)
         await agent.initialize()
-        yield agent
+        try:
+            yield agent
+        finally:
+            agent.revoke_tokens()
 
 
 def _unread_requests(receiver: MemoryObjectReceiveStream[SessionMessage]) -> list[RequestId]:
@@ -311,9 +335,8 @@ def _unread_requests(receiver: MemoryObjectReceiveStream[SessionMessage]) -> lis
     return requests
 
 
-def _session_params(folder: str) -> dict[str, object]:
-    servers: list[object] = []
-    return {"cwd": folder, "mcpServers": servers}
+def _session_params(folder: str, tools: McpSession | None) -> dict[str, object]:
+    return {"cwd": folder, "mcpServers": [server_params(tools)] if tools else []}
 
 
 def _add_replayed(update: SessionUpdate, replayed: list[SessionUpdate]) -> None:

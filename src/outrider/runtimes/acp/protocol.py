@@ -24,9 +24,14 @@ class SessionCapabilities(_AcpStruct, frozen=True):
     resume: dict[str, Any] | None = None
 
 
+class McpCapabilities(_AcpStruct, frozen=True):
+    http: bool | None = None
+
+
 class AgentCapabilities(_AcpStruct, frozen=True):
     load_session: bool | None = None
     prompt_capabilities: PromptCapabilities | None = None
+    mcp_capabilities: McpCapabilities | None = None
     session_capabilities: SessionCapabilities | None = None
 
 
@@ -58,6 +63,12 @@ class InitializeResponse(_AcpStruct, frozen=True):
     def can_resume(self) -> bool:
         session = self.agent_capabilities and self.agent_capabilities.session_capabilities
         return bool(session and session.resume is not None)
+
+    @property
+    def connects_to_http(self) -> bool:
+        """Whether it can use an MCP server over HTTP."""
+        mcp = self.agent_capabilities and self.agent_capabilities.mcp_capabilities
+        return bool(mcp and mcp.http)
 
     @property
     def accepts_images(self) -> bool:
