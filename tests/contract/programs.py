@@ -116,6 +116,8 @@ def _claude(folder: Path, server: ScriptedServer, program: str) -> dict[str, str
         "CLAUDE_CONFIG_DIR": str(home),
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
+        # It would try again for three minutes when its model refuses the key.
+        "CLAUDE_CODE_MAX_RETRIES": "1",
     }
     return _acp(variables, str(NODE / "bin" / "node"), program)
 
