@@ -123,8 +123,13 @@ def _claude(folder: Path, server: ScriptedServer, program: str) -> dict[str, str
 
 
 def _opencode(folder: Path, server: ScriptedServer, program: str) -> dict[str, str]:
-    model = {"name": "scripted", "limit": {"context": 200_000, "output": 8_000}, "attachment": True, "tool_call": True}
-    model["modalities"] = {"input": ["text", "image"], "output": ["text"]}
+    model = {
+        "name": "scripted",
+        "limit": {"context": 200_000, "output": 8_000},
+        "attachment": True,
+        "tool_call": True,
+        "modalities": {"input": ["text", "image"], "output": ["text"]},
+    }
     provider: dict[str, Any] = {
         "npm": "@ai-sdk/openai-compatible",
         "name": "local",

@@ -202,8 +202,9 @@ class Acp:
         self._world = World(folder)
         self._server = server
         self._agent = agent
-        limits = {"steer": NO_STEERING, "resume": "it depends on the agent"}
-        self.limits = limits | {"question": "it cannot load its session again"} if "forgets" in agent else limits
+        self.limits: Mapping[str, str] = {"steer": NO_STEERING, "resume": "it depends on the agent"}
+        if "forgets" in agent:
+            self.limits = {**self.limits, "question": "it cannot load its session again"}
 
     def settings(self) -> dict[str, str]:
         return {**_model(self._server), "runtime.name": "acp", "acp.command": self._world.command(*self._agent)}

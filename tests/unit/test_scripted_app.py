@@ -43,6 +43,7 @@ def some(**fields: object) -> st.SearchStrategy[Any]:
 
 CALL = {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}
 USE: dict[str, object] = {"type": "tool_use", "id": "a", "name": "read", "input": {}}
+FUNCTION_CALL: dict[str, object] = {"functionCall": {"name": "read", "args": {}}}
 PARTS = st.one_of(
     some(role="user", content="list the files"),
     some(role="assistant", content="x", tool_calls=[CALL]),
@@ -52,7 +53,7 @@ PARTS = st.one_of(
     some(type="function_call", call_id="a", name="read", arguments="{}"),
     some(type="function_call_output", call_id="a", output="x"),
     some(type="reasoning", summary=[], content=None),
-    some(role="model", parts=[{"text": "x"}, {"functionCall": {"name": "read", "args": {}}}]),
+    some(role="model", parts=[{"text": "x"}, FUNCTION_CALL]),
     some(role="user", parts=[{"functionResponse": {"name": "read", "response": {"output": "x"}}}]),
 )
 TOOLS = [{"type": "function", "name": "list", "input_schema": {}, "function": {"name": "list"}}]
