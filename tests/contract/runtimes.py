@@ -61,6 +61,8 @@ class Harness(Protocol):
     """A part of the error when its program is missing."""
     limits: Mapping[str, str]
     """The abilities it lacks, with the reason."""
+    login_hint: str
+    """A part of the error when the model refuses the key."""
     ends_at_denial: bool
     """Whether a no ends its turn, so that its model is not told."""
 
@@ -123,7 +125,7 @@ def _script(calls: PlanCalls) -> Script:
             work(POKE, calls.poke),
             work(TASKS, calls.tasks),
             rule(HANG, (says(BEGIN, calls.run),), (Stall("stream"), says("this is never said to its end"))),
-            rule(LOCKED, (ErrorStatus(401, "no entry"),)),
+            rule(LOCKED, (ErrorStatus(401, "Incorrect API key provided"),)),
             ScriptRule(".*", ((says("ok"),),)),
         )
     )
@@ -171,6 +173,7 @@ def _model(server: ScriptedServer) -> dict[str, str]:
 class Native(_ScriptedModelHarness):
     traits = NativeRuntime.traits
     hint = "available: anthropic, openai"
+    login_hint = "key"
     limits: Mapping[str, str] = {"mcp": "the native loop does not use MCP servers"}
 
     def settings(self) -> dict[str, str]:
@@ -183,6 +186,7 @@ class Native(_ScriptedModelHarness):
 class Codex(_ScriptedModelHarness):
     traits = CodexRuntime.traits
     hint = "/runtime native"
+    login_hint = "login"
     limits: Mapping[str, str] = {}
 
     def settings(self) -> dict[str, str]:
@@ -197,6 +201,7 @@ class Acp:
     ends_at_denial = False
     traits = AcpRuntime.traits
     hint = "/runtime native"
+    login_hint = "login"
 
     def __init__(self, folder: Path, server: ScriptedServer, *agent: str) -> None:
         self._world = World(folder)
@@ -259,6 +264,7 @@ class Program(_ScriptedModelHarness):
     """A real program, installed by `./dev runtimes`."""
 
     hint = "/runtime native"
+    login_hint = "login"
 
     def __init__(self, folder: Path, server: ScriptedServer, program: RuntimeProgram) -> None:
         super().__init__(folder, server)

@@ -13,7 +13,6 @@ runtimes` runs the suite over real programs; the marks `ability` name the column
 
 import base64
 import json
-import re
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -287,7 +286,7 @@ async def test_an_image_reaches_the_model(tried: Tried) -> None:
 async def test_a_key_that_the_model_refuses_ends_the_turn_as_a_problem_of_the_login(tried: Tried) -> None:
     async with tried.open_agent() as agent:
         turn = await tried.say(agent, LOCKED)
-        assert (turn.outcome, bool(re.search(r"\blog ?in\b|\bkey\b", turn.error))) == ("failed", True), turn.error
+        assert (turn.outcome, tried.harness.login_hint in turn.error) == ("failed", True), turn.error
         assert_sound(await journal(agent), 1)
         assert (await tried.say(agent, GREET)).text == HELLO
 

@@ -55,11 +55,12 @@ def parse(body: Json) -> Prompt:
             else:
                 messages.append(reply)
             continue
-        results = [_result(response, unanswered) for response in _fields(parts, "functionResponse")]
+        responses = _fields(parts, "functionResponse")
+        results = [result for one in responses if (result := _result(one, unanswered))]
         if results:
             messages.append(ToolMessage(tuple(results)))
         words = text_of(parts)
-        if words or not results:
+        if words or not responses:
             messages.append(UserMessage(words))
     system = objects([body.get("systemInstruction")])
     return Prompt(text_of(system[0].get("parts")) if system else "", messages, tuple(_tools(body)))
@@ -78,12 +79,16 @@ def _assistant_message(parts: Sequence[Json], index: int) -> AssistantMessage:
     )
 
 
-def _result(response: Json, unanswered: list[Call]) -> Result:
-    """Takes the call that this answers off the list."""
-    id, name = response.get("id"), response.get("name")
-    call = next((one for one in unanswered if one.id == id or (not id and one.tool == name)), None)
-    if call is None:
-        raise ValueError(f"there is no call of {name} without a result")
+def _result(response: Json, unanswered: list[Call]) -> Result | None:
+    """The result of a call, which is taken off the list; None for one that answers nothing.
+
+    A program that loads an earlier session may have lost the ids of its calls.
+    """
+    ids = [call for call in unanswered if call.id == response.get("id")]
+    names = [call for call in unanswered if call.tool == response.get("name")]
+    if not (ids or names):
+        return None
+    call = (ids or names)[0]
     unanswered.remove(call)
     output = cast("object", response.get("response"))
     values = cast("dict[str, object]", output) if isinstance(output, dict) else {}
