@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from outrider.runtimes.codex.versions import OLDEST_SUPPORTED
 from outrider.testing.scripted_model import ScriptedCall, call
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.support.codex import codex_home, shell
@@ -234,7 +235,7 @@ def _gemini_run(command: str) -> ScriptedCall:
 
 _ALL = (
     _codex_program("codex-newest", "Codex, newest"),
-    _codex_program("codex-oldest", "Codex, oldest supported", "0.149.1"),
+    _codex_program("codex-oldest", "Codex, oldest supported", str(OLDEST_SUPPORTED)),
     RuntimeProgram(
         name="claude",
         title="Claude Code (claude-agent-acp)",
