@@ -152,8 +152,8 @@ async def allow_all(agent: Agent, session: Session) -> tuple[str, str]:
                 await agent.answer(session, asked, "once")
             case Answered(ask=ask):
                 answered.add(ask)
-            case Reply(text=said) if said:
-                text = said
+            case Reply(text=words) if words:
+                text = words
             case Ended(outcome=outcome, reason=reason):
                 return outcome, reason or text
             case _:
