@@ -69,8 +69,8 @@ class RuntimeProgram(Struct, frozen=True):
     """What to know about the abilities that it has."""
     ends_at_denial: bool = False
     """Whether a no ends its turn, so that its model is not told."""
-    age: Callable[[Path], None] = lambda folder: None
-    """Makes the files it keeps in the folder of a test look older than a minute."""
+    age: Callable[[Path], None] | None = None
+    """Makes the files it keeps in the folder of a test look older than a minute, where that matters."""
 
     def folder(self) -> Path:
         return FOLDER / self.name
@@ -185,7 +185,13 @@ def _age_gemini(folder: Path) -> None:
 def _hermes(folder: Path, server: ScriptedServer, program: str) -> dict[str, str]:
     home = folder / "hermes"
     config = {
-        "model": {"default": "scripted", "provider": "custom", "base_url": server.url, "api_key": "k-1234567890"},
+        "model": {
+            "default": "scripted",
+            "provider": "custom",
+            "base_url": server.url,
+            "api_key": "k-1234567890",
+            "supports_vision": True,
+        },
         "approvals": {"mode": "manual"},
         "agent": {"image_input_mode": "native"},
         "mcp_servers": {"pk": {"command": sys.executable, "args": [str(POKE)]}},
@@ -298,7 +304,12 @@ _ALL = (
             tasks=call("mcp__outrider__tasks", action="list"),
         ),
         settings=_hermes,
-        limits={"steer": NO_STEERING},
+        limits={
+            "steer": NO_STEERING,
+            "usage": "it reports the total of its session after each turn",
+            "tools": "it does not say that it takes MCP servers over HTTP",
+        },
+        remarks={"approvals": "it asks only before commands that it considers dangerous, and before edits"},
     ),
 )
 PROGRAMS: Mapping[str, RuntimeProgram] = {program.name: program for program in _ALL}

@@ -23,6 +23,7 @@ from outrider.testing.scripted_server.server import ScriptedServer
 from tests.contract.programs import CODEX_CALLS, NO_STEERING, PROGRAMS, RuntimeProgram, ToolCalls, codex_mcp_server
 from tests.support.acp import World, do, tool
 from tests.support.codex import codex_home, codex_settings
+from tests.support.survivors import end_all
 
 GREET, WORK, ASK, HANG = "plan-greet", "plan-work", "plan-ask", "plan-hang"
 """Say something; run a command; run one that needs an approval; run one, and then never end."""
@@ -281,7 +282,10 @@ class Program(_ScriptedModelHarness):
         return {**self.settings(), f"{self._program.runtime}.command": str(self._folder / "nowhere")}
 
     def age(self) -> None:
-        self._program.age(self._folder)
+        if self._program.age:
+            # A program that outlives Outrider would go on writing.
+            end_all(self._folder)
+            self._program.age(self._folder)
 
 
 @contextmanager
