@@ -204,6 +204,9 @@ class UpdateReader:
 
     def _message_chunk(self, update: SessionUpdate) -> None:
         text = content_text(update.content) or (_UNREAD_TEXT if "content" in update.unread else "")
+        if not self._text:
+            # Some agents send empty lines between a call and the text after it.
+            text = text.lstrip("\n")
         is_next = bool(self._text and self._message and update.message_id) and self._message != update.message_id
         self._message = update.message_id
         for piece in ("\n\n", text) if is_next else (text,):
