@@ -110,7 +110,7 @@ class Server:
         return getattr(self, "on_" + method.replace("/", "_"))(params)
 
     def on_initialize(self, _: Json) -> Json:
-        agent = "outrider/0.163.0 (Scripted 1.0; x86_64) unknown (outrider; 1)"
+        agent = f"outrider/{self._script['version']} (Scripted 1.0; x86_64) unknown (outrider; dev)"
         return {"userAgent": agent, "codexHome": str(self._folder), "platformFamily": "unix", "platformOs": "linux"}
 
     def on_account_read(self, _: Json) -> Json:
@@ -163,7 +163,7 @@ class Server:
         is_active = turn is not None and not turn.is_over.is_set()
         status: Json = {"type": "active", "activeFlags": []} if is_active else {"type": "idle"}
         turns = (self._threads.read(thread) or []) if is_whole else []
-        return {"id": thread, "path": "", "status": status, "turns": turns, "cliVersion": "0.163.0"}
+        return {"id": thread, "path": "", "status": status, "turns": turns, "cliVersion": self._script["version"]}
 
     def _new_turn(self, params: Json) -> Turn:
         thread = params["threadId"]
@@ -359,7 +359,7 @@ def _set_by(settings: list[str]) -> dict[str, str]:
 def main() -> None:
     folder, *words = sys.argv[1:]
     if "app-server" not in words:
-        print("codex-cli 0.163.0")
+        print("codex-cli", json.loads(Path(folder, "script.json").read_text())["version"])
         return
     with Path(folder, "lives").open("a") as file:
         file.write(f"{os.getpid()}\n")

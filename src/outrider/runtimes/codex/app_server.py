@@ -1,7 +1,6 @@
 """One running Codex app-server: requests to it, its loaded threads, and the routing of messages to their thread."""
 
 import logging
-import re
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 
 import outrider
 from outrider.core.text import one_line
-from outrider.runtimes.codex.errors import bad_settings, not_logged_in
+from outrider.runtimes.codex.errors import bad_settings, codex_failed, not_logged_in
 from outrider.runtimes.codex.protocol import (
     parse_config_warning,
     parse_configured_model,
@@ -22,6 +21,7 @@ from outrider.runtimes.codex.protocol import (
     parse_user_agent,
 )
 from outrider.runtimes.codex.sandbox_policy import SandboxPolicy
+from outrider.runtimes.codex.versions import UPDATE, parse_version, too_old, untested
 from outrider.runtimes.jsonrpc.connection import (
     METHOD_NOT_FOUND,
     RequestId,
@@ -38,7 +38,6 @@ from outrider.system.task_groups import background_group
 INITIALIZE_TIMEOUT = 60.0
 _MAX_QUEUED = 256
 """Messages of one thread that are queued before the other threads have to wait."""
-_TESTED_VERSIONS = ((0, 163), (0, 166))
 _UNUSED_NOTIFICATIONS = (
     "item/commandExecution/outputDelta",
     "item/fileChange/outputDelta",
@@ -179,12 +178,16 @@ class AppServer:
         return self._default_model
 
     async def initialize(self, within: float = INITIALIZE_TIMEOUT) -> None:
-        """The handshake. Raises what a request raises."""
+        """The handshake. Raises what a request raises, and CodexFailed for a version that is too old."""
         client = {"name": "outrider", "title": "Outrider", "version": outrider.__version__}
         capabilities = {"experimentalApi": True, "optOutNotificationMethods": _UNUSED_NOTIFICATIONS}
         answer = await self.request("initialize", {"clientInfo": client, "capabilities": capabilities}, within)
         await self._connection.notify("initialized")
-        _check_version(parse_user_agent(answer))
+        version = parse_version(parse_user_agent(answer))
+        if problem := too_old(version):
+            raise codex_failed(f"{problem}. To continue with it, {UPDATE}")
+        if remark := untested(version):
+            log.warning("Codex %s: %s", version or "", remark)
 
     async def ensure_login(self) -> None:
         """Raise CodexFailed when a login is needed: a turn would retry for a while and fail with another error."""
@@ -251,15 +254,6 @@ async def open_app_server(program: Program, within: float = INITIALIZE_TIMEOUT) 
             yield server
         finally:
             server.close_mcp_sessions()
-
-
-def _check_version(user_agent: str) -> None:
-    """Log a warning for a version of Codex that Outrider was not tested with."""
-    match = re.search(r"/(\d+)\.(\d+)\.", user_agent)
-    version = (int(match[1]), int(match[2])) if match else (0, 0)
-    if not _TESTED_VERSIONS[0] <= version <= _TESTED_VERSIONS[1]:
-        tested = " to ".join(f"{major}.{minor}" for major, minor in _TESTED_VERSIONS)
-        log.warning("this is %s; Outrider was tested with Codex %s", user_agent or "an unknown Codex", tested)
 
 
 def _thread_of(params: Raw) -> str:
