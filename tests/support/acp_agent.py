@@ -3,7 +3,8 @@
     acp_agent.py FOLDER [WORD…]
 
 Words: `forgets` (it cannot resume a session), `resumes` (without a replay), `version-2`, `dies-at-METHOD`,
-`silent-at-METHOD`, `login` (a session needs one first), `stays` (it does not exit when its stdin is closed).
+`silent-at-METHOD`, `quiet` (answers to its questions are no effects),
+`login` (a session needs one first), `stays` (it does not exit when its stdin is closed).
 A prompt ends in `do [[ACT, …], …]`, e.g. `do [["say", "hi"], ["effect", "rang"]]`.
 """
 
@@ -40,6 +41,8 @@ class Agent:
         self.answers: dict[int, Any] = {}
         self.answered = threading.Condition()
         self.asked = 0
+        self.allowed = False
+        """Whether the last permission was granted."""
         self.looks = False
         """After an interruption it checks before it repeats something, as a good agent does."""
 
@@ -80,6 +83,8 @@ class Agent:
                 with self.speaking:
                     write("effects", "deaf")
                     time.sleep(1e6)
+            case ["if-allowed", *acts]:
+                return next((reason for one in acts if self.allowed and (reason := self.act(session, one))), "")
             case ["effect", name]:
                 if not (self.looks and name in did()):
                     write("effects", name)
@@ -106,7 +111,9 @@ class Agent:
                     return
                 other = FOLDER / "instead"
                 call = json.loads(other.read_text()) if other.exists() else call
-                write("effects", self.ask(session, call, options[0] if options else OPTIONS))
+                answer = self.ask(session, call, options[0] if options else OPTIONS)
+                self.allowed = answer.get("outcome", {}).get("optionId") in ("1", "2")
+                write("answers" if "quiet" in WORDS else "effects", answer)
             case ["until", name]:
                 while not (FOLDER / name).exists():
                     time.sleep(0.02)
@@ -117,6 +124,7 @@ class Agent:
 
     def prompt(self, number: int, session: str, text: str) -> None:
         self.looks = "was cut off" in text
+        self.allowed = False
         for act in json.loads(text.rpartition("do ")[2] or "[]"):
             if act[0] == "error":
                 self.send(id=number, error={"code": act[1], "message": act[2], "data": act[3]})

@@ -24,10 +24,11 @@ from outrider.runtimes.acp.protocol import (
     AuthMethod,
     InitializeResponse,
     PermissionOption,
-    PromptResponse,
     SessionUpdate,
     ToolCallUpdate,
     parse_or_none,
+    parse_prompt_response,
+    parse_update,
 )
 from outrider.runtimes.acp.tool_calls import (
     AcpToolCall,
@@ -146,16 +147,22 @@ def test_unknown_and_malformed_fields_are_ignored() -> None:
     assert parse_or_none(
         raw({"sessionUpdate": "agent_message_chunk", "content": {"type": "text"}, "new": 1}), SessionUpdate
     )
-    assert parse_or_none(raw({"sessionUpdate": 5}), SessionUpdate) is None
+    assert parse_or_none(raw([5]), SessionUpdate) is None
+    assert parse_update(raw({"sessionUpdate": 5, "title": "t"})) == SessionUpdate(title="t", unread=("sessionUpdate",))
     update = parse_or_none(
         raw({"protocolVersion": 1, "agentCapabilities": None, "authMethods": None}), InitializeResponse
     )
     assert update
     assert (update.can_load, update.can_resume, update.accepts_images) == (False, False, False)
-    assert PromptResponse(
-        "end_turn", raw({"inputTokens": 5, "outputTokens": None, "cachedReadTokens": 2})
-    ).tokens() == Usage(7, 0, 2)
-    assert PromptResponse("end_turn", raw("nonsense")).tokens() == Usage()
+    usage = {"inputTokens": 5, "outputTokens": None, "cachedReadTokens": 2, "thoughtTokens": "many"}
+    assert parse_prompt_response(raw({"stopReason": "end_turn", "usage": usage})).tokens() == Usage(7, 0, 2)
+    assert parse_prompt_response(raw({"stopReason": "end_turn", "usage": "nonsense"})).tokens() == Usage()
+
+
+def test_the_tokens_that_gemini_reports_are_counted() -> None:
+    quota = {"token_count": {"input_tokens": 11, "output_tokens": 3}, "model_usage": [{"model": "m"}]}
+    response = parse_prompt_response(raw({"stopReason": "end_turn", "_meta": {"quota": quota}}))
+    assert response.tokens() == Usage(11, 3)
 
 
 METHODS = (AuthMethod("a", "Log in", "run `agent login`"), AuthMethod("key"))

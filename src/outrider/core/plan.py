@@ -64,6 +64,8 @@ class State(Struct, frozen=True):
     calls: tuple[Call, ...] = ()
     """Calls of the last reply that have no result yet."""
     begun: frozenset[str] = frozenset()
+    asked_again: frozenset[str] = frozenset()
+    """Calls that had begun when a question about them was asked, and have not begun once more since."""
     address: str = ""
     """Where the turn delivers its answer: the newest input's address."""
     questions: Mapping[str, Asked] = {}
@@ -131,11 +133,12 @@ def _apply(state: State, entry: Entry) -> State:
         case Reply():
             return _after_reply(state, entry.body)
         case Begun(call=call):
-            return replace(state, begun=state.begun | {call})
+            return replace(state, begun=state.begun | {call}, asked_again=state.asked_again - {call})
         case Result():
             return _after_result(state, entry.body)
-        case Asked(ask=ask):
-            return replace(state, questions={**state.questions, ask: entry.body})
+        case Asked(ask=ask, call=call):
+            again = state.asked_again | (state.begun & {call})
+            return replace(state, questions={**state.questions, ask: entry.body}, asked_again=again)
         case Answered():
             return _after_answer(state, entry.body)
         case Compacted(usage=usage, cost=cost):
@@ -191,6 +194,7 @@ def _after_reply(state: State, reply: Reply) -> State:
         saw=reply.saw,
         calls=reply.calls,
         begun=frozenset[str](),
+        asked_again=frozenset[str](),
         answers={},
         resumes=0,
         owes_reply=False,

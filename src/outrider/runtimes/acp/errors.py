@@ -23,8 +23,17 @@ STOP_REASONS = {
     "refusal": "the agent refused to continue",
 }
 """Why a prompt ended early, by its stop reason."""
+_NORMAL_STOPS = {"end_turn", "cancelled"}
 _AUTH_REQUIRED = -32000
 _TAIL = 2_000
+
+
+def explain_stop(reason: str) -> str:
+    """Why a prompt ended early; empty when it did not."""
+    if reason in _NORMAL_STOPS:
+        return ""
+    unknown = f"the agent stopped for a reason that Outrider does not know: `{reason[:100]}`"
+    return STOP_REASONS.get(reason) or (unknown if reason else "the agent did not say why it stopped")
 
 
 def wants_login(error: RpcError) -> bool:

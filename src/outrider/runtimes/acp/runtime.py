@@ -42,7 +42,7 @@ class AcpRuntime:
         return Started(NAME)
 
     async def run(self, turn: Turn) -> None:
-        await withdraw_stale_questions(turn)
+        await withdraw_stale_questions(turn, asks_before_running=True)
         if turn.state().questions:
             await deny_unreachable(turn, self._context.tool_environment)
             if turn.state().questions:

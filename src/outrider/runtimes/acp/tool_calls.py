@@ -2,7 +2,7 @@
 
 import difflib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import Raw, Struct
@@ -36,9 +36,16 @@ class AcpToolCall(Struct, frozen=True):
     output: Raw = NULL
 
     @property
+    def input_is_complete(self) -> bool:
+        """Whether it has arguments, and for a command the command."""
+        args = parse_object(self.input)
+        return bool(_command(args) if self.kind == "execute" else args)
+
+    @property
     def is_specified(self) -> bool:
-        """Whether its arguments are complete: some agents report a call while the model still writes them."""
-        return self.status != "pending" or bool(parse_object(self.input))
+        """Whether its arguments are complete. Agents report a call while its model still writes them: the first report
+        of a command may contain nothing, or only its folder."""
+        return self.status != "pending" or self.input_is_complete
 
 
 def apply_update(before: AcpToolCall | None, update: ToolCallUpdate) -> AcpToolCall:
@@ -53,6 +60,35 @@ def apply_update(before: AcpToolCall | None, update: ToolCallUpdate) -> AcpToolC
         input=_newer(update.raw_input, call.input),
         output=_newer(update.raw_output, call.output),
     )
+
+
+def complete_from(permission: ToolCallUpdate, before: AcpToolCall | None) -> AcpToolCall:
+    """The call that a permission is requested for. The request completes it, and changes nothing that was complete:
+    it may show the call in another form, and it does not mean that a running call is pending again."""
+    if before is None:
+        return apply_update(None, permission)
+    if before.input_is_complete:
+        return before
+    return replace(apply_update(before, permission), id=before.id, status=before.status)
+
+
+def find_same_call(permission: ToolCallUpdate, calls: Iterable[AcpToolCall]) -> AcpToolCall | None:
+    """The first of these calls that does what the permission is requested for, where the ids do not say.
+
+    Equal arguments decide; a call that was reported without its arguments is recognized by the command it shows.
+    """
+    asked, candidates = apply_update(None, permission), [call for call in calls if not _differ(call.kind, permission)]
+    args, command = parse_object(asked.input), _command(parse_object(asked.input))
+    for call in candidates:
+        others = parse_object(call.input)
+        if args and others and (args == others or (command and command == _command(others))):
+            return call
+    for call in candidates:
+        if not parse_object(call.input) or not args:
+            one, other = (asked, call) if args else (call, asked)
+            if _shows(other, _command(parse_object(one.input))) or (_is_bare(one) and one.title == other.title):
+                return call
+    return None
 
 
 def external_call_of(tool_call: AcpToolCall, prompt: str) -> ExternalCall:
@@ -126,6 +162,22 @@ def render_plan(raw: Raw) -> str:
     done = sum(entry.status == "completed" for entry in entries)
     now = next((entry.content for entry in entries if entry.status == "in_progress"), "")
     return f"plan: {done} of {len(entries)} done" + (f"; now: {clip_middle(now, 200)}" if now else "")
+
+
+def _differ(kind: str, permission: ToolCallUpdate) -> bool:
+    return bool(kind and permission.kind) and kind != permission.kind
+
+
+def _is_bare(call: AcpToolCall) -> bool:
+    """Whether only its title says what it does."""
+    return bool(call.title) and not parse_object(call.input)
+
+
+def _shows(call: AcpToolCall, command: str) -> bool:
+    """Whether the title or the content of a call is this command, after a prefix of the agent."""
+    content = _render_content(call.content)
+    texts = (call.title, content, *content.split("\n"))
+    return bool(command) and any(text == command or text.endswith((f": {command}", f"$ {command}")) for text in texts)
 
 
 def _newer(update: Raw, before: Raw) -> Raw:

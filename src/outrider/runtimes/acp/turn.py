@@ -10,7 +10,7 @@ from outrider.core.events import Bound, Delta, Reply
 from outrider.core.ports import Turn
 from outrider.core.prompt import UNKNOWN, Message
 from outrider.runtimes.acp.connection import AcpAgent, RunningPrompt
-from outrider.runtimes.acp.errors import CANNOT_RESUME, STOP_REASONS, wants_login
+from outrider.runtimes.acp.errors import CANNOT_RESUME, explain_stop, wants_login
 from outrider.runtimes.acp.prompt import (
     ALLOWED,
     NAME,
@@ -49,7 +49,7 @@ class AcpTurnRun:
         self._context = context
         self._recorder = TurnRecorder(turn, NAME, context.tool_environment.redact)
         self._journal = JournalWatcher(turn)
-        self._approvals = ApprovalGate(turn, context.tool_environment, self._journal)
+        self._approvals = ApprovalGate(turn, context.tool_environment, self._journal, asks_before_running=True)
 
     async def run(self, *, has_died: bool = False) -> None:
         """Prompt the agent with what it has not seen, and read its updates to the end.
@@ -121,7 +121,7 @@ class AcpTurnRun:
         state, interrupted = self._turn.state(), list[InterruptedCall]()
         for call in state.calls:
             answers = state.answers_about(call.id)
-            if answers and call.id not in state.begun:
+            if answers and call.id not in state.begun - state.asked_again:
                 self._approvals.remember(answers)
                 decision = answers[-1].decision
                 note = ALLOWED if decision.verdict == "allow" else f"{decision.reason}: do without it"
@@ -165,6 +165,7 @@ class AcpTurnRun:
                 group.start_soon(self._journal.listen, lambda: None)
                 group.start_soon(wait_for_end)
                 group.start_soon(self._run_watchdog, updates)
+                group.start_soon(updates.confirm_starts)
                 async for message in messages:
                     await updates.handle(message)
         finally:
@@ -196,7 +197,7 @@ class AcpTurnRun:
                 await self._turn.record(Bound(NAME, thread, saw=self._recorder.saw))
                 await updates.finish_message()
                 await self._recorder.close()
-                if cut := STOP_REASONS.get(reason):
+                if cut := explain_stop(reason):
                     await self._turn.record(Reply("", self._recorder.saw, cut=cut))
                 if reason == "cancelled":
                     raise Refused(f"{self._agent.name} reported this turn as cancelled, but nobody had stopped it")

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 import outrider
@@ -27,9 +26,11 @@ from outrider.runtimes.jsonrpc.connection import (
     RequestId,
     RpcConnection,
     RpcMessage,
+    RpcNotification,
     RpcRequest,
     open_connection,
 )
+from outrider.runtimes.jsonrpc.decoding import LenientDecoder
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
 from outrider.runtimes.jsonrpc.process import Child, Program, open_child
 from outrider.runtimes.mcp_server import McpSession
@@ -53,11 +54,17 @@ _UNUSED_NOTIFICATIONS = (
 log = logging.getLogger("outrider.codex")
 
 
+class _TurnId(Struct):
+    id: str = ""
+
+
 class _ThreadParams(Struct, rename="camel"):
     thread_id: str = ""
+    turn_id: str | None = None
+    turn: _TurnId = field(default_factory=_TurnId)
 
 
-_thread_decoder = msgspec.json.Decoder(_ThreadParams)
+_thread_decoder = LenientDecoder(_ThreadParams)
 
 
 class LoadedThread(Struct, frozen=True):
@@ -223,10 +230,10 @@ class AppServer:
             async for message in self._connection.messages():
                 if message.method == "configWarning":
                     self._config_warning = parse_config_warning(message.params) or self._config_warning
-                messages = self._subscribers.get(_thread_of(message.params))
-                if messages:
+                readers = self._readers_of(message)
+                for messages in readers:
                     await messages.put(message)
-                elif isinstance(message, RpcRequest):
+                if not readers and isinstance(message, RpcRequest):
                     error = RpcError(METHOD_NOT_FOUND, "no turn is running in this thread")
                     await self.respond_error(message.id, error)
         except ProcessExited as exited:
@@ -235,6 +242,15 @@ class AppServer:
             self.retire()
             for messages in self._subscribers.values():
                 messages.end()
+
+    def _readers_of(self, message: RpcMessage) -> list[ThreadMessages]:
+        """Who reads the messages of its thread. When the thread cannot be read, each reader checks the turn's id."""
+        params = _thread_decoder.decode(message.params)
+        if params.thread_id:
+            messages = self._subscribers.get(params.thread_id)
+            return [messages] if messages else []
+        is_for_all = isinstance(message, RpcNotification) and (params.turn_id or params.turn.id)
+        return list(self._subscribers.values()) if is_for_all or len(self._subscribers) == 1 else []
 
     def close_mcp_sessions(self) -> None:
         """Revoke the tokens of its threads."""
@@ -254,10 +270,3 @@ async def open_app_server(program: Program, within: float = INITIALIZE_TIMEOUT) 
             yield server
         finally:
             server.close_mcp_sessions()
-
-
-def _thread_of(params: Raw) -> str:
-    try:
-        return _thread_decoder.decode(params).thread_id
-    except msgspec.DecodeError:
-        return ""

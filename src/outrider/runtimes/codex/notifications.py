@@ -9,6 +9,7 @@ from typing import Any, cast
 import anyio
 import msgspec
 from msgspec import Raw, Struct, field
+from msgspec.structs import replace
 
 from outrider.core.events import Delta
 from outrider.core.ports import Turn
@@ -21,15 +22,19 @@ from outrider.runtimes.codex.protocol import (
     RawItem,
     ThreadItem,
     get_field,
+    is_server_request,
+    parse_arguments,
     parse_client_id,
     parse_item,
     parse_notification,
     parse_raw_item,
+    thread_status,
 )
 from outrider.runtimes.codex.tools import SERVER, parse_our_call
 from outrider.runtimes.codex.watchdog import TurnWatchdog
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, TurnRecorder
 from outrider.runtimes.jsonrpc.connection import RpcNotification
+from outrider.runtimes.jsonrpc.decoding import UnreadReporter
 from outrider.system.failpoints import failpoint
 
 EXITED_TEXT = "exited with code "
@@ -42,7 +47,22 @@ _ABORT_WINDOW = 40
 _SHELLS = ("bash", "sh", "zsh", "dash")
 _SHELL_FOLDERS = ("", "/bin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin", "/run/current-system/sw/bin")
 """Where a program of that name is the shell. Elsewhere it could be anything, so a question shows it."""
-_FINAL_STATUSES = {"completed", "failed", "declined"}
+_KNOWN_STATUSES = {"inProgress", "completed", "failed", "declined"}
+_OF_START = ("type", "id", "command", "cwd", "changes", "server", "tool", "arguments", "query", "path", "prompt")
+"""Fields of an item that say what it is; they are the same when it completes."""
+_SHOWN = {"status", "aggregatedOutput", "exitCode", "changes", "result", "error", "command", "query", "path"}
+"""Fields of an item whose loss is said in its outcome."""
+SILENT_TYPES = {
+    *("userMessage", "hookPrompt", "agentMessage", "functionCallOutput", "plan", "reasoning", "mcpToolCall"),
+    *("dynamicToolCall", "subAgentActivity", "sleep", "enteredReviewMode", "exitedReviewMode", "contextCompaction"),
+}
+"""Types of items that are no calls of Codex's own tools."""
+UNREAD_MESSAGE = "[Codex sent a message that Outrider could not read]"
+USED_NOTIFICATIONS = {
+    *("turn/completed", "item/started", "item/completed", "item/agentMessage/delta", "error"),
+    *("item/reasoning/summaryTextDelta", "item/reasoning/textDelta", "thread/tokenUsage/updated"),
+}
+"""Notifications of which a person is told when they cannot be read."""
 _DECLINED = "not run: it was not allowed"
 log = logging.getLogger("outrider.codex")
 
@@ -80,7 +100,19 @@ def is_running(item: ThreadItem) -> bool:
 
 
 def outcome_of_item(item: ThreadItem) -> CallOutcome:
-    failed = item.status in ("failed", "declined")
+    """The outcome of a call that has ended; with what of it could not be read, and with a status that is not known."""
+    outcome = _read_outcome(item)
+    missing = [name for name in item.unread if name.partition("[")[0].partition(".")[0] in _SHOWN]
+    notes = [f"[Outrider could not read: {', '.join(missing)}]"] if missing else []
+    if item.status and item.status not in _KNOWN_STATUSES:
+        notes.append(f"[Codex reports the status `{item.status[:100]}`, which Outrider does not know]")
+    return replace(outcome, text="\n".join([*([outcome.text] if outcome.text else []), *notes])) if notes else outcome
+
+
+def _read_outcome(item: ThreadItem) -> CallOutcome:
+    # A status of another version is no success, unless the exit code says so.
+    is_unknown = bool(item.status) and item.status not in _KNOWN_STATUSES
+    failed = item.status in ("failed", "declined") or (is_unknown and item.exit_code != 0)
     if item.status == "declined":
         return CallOutcome(_DECLINED, failed=True)
     match item.type:
@@ -99,24 +131,50 @@ def outcome_of_item(item: ThreadItem) -> CallOutcome:
             return CallOutcome(_message(item.error) or item.status or "done", failed)
 
 
+def complete_item(item: ThreadItem, started: ThreadItem | None) -> ThreadItem:
+    """A completed item, with what it does not say taken from its start."""
+    if started is None:
+        return item
+    missing = [name for name in _OF_START if not getattr(item, name)]
+    return replace(item, **{name: getattr(started, name) for name in missing})
+
+
+def find_started(item: ThreadItem, started: Mapping[str, ThreadItem]) -> ThreadItem | None:
+    """The start of a completed item: by its id, or the only one of its type when it has none."""
+    if item.id:
+        return started.get(item.id)
+    same = [each for each in started.values() if item.type in ("", each.type)]
+    return same[0] if len(same) == 1 else None
+
+
+def unread_changes(item: ThreadItem) -> list[str]:
+    """What could not be read of the changes of a patch."""
+    unread = [name for name in item.unread if name.startswith("changes")]
+    for number, change in enumerate(item.changes or ()):
+        target = get_field(change.kind, "move_path") or get_field(change.kind, "movePath")
+        if not change.path or not isinstance(change.kind, str | dict) or not isinstance(target or "", str):
+            unread.append(f"changes[{number}]")
+    return unread or ([] if item.changes else ["changes"])
+
+
 def call_without_item(call: RawItem, answer: RawItem) -> tuple[ExternalCall, CallOutcome] | None:
     """A command or patch that Codex reports no item of, such as one that fails at once; None for any other call."""
     text = _content(answer.output)
     if call.name in ("exec_command", "shell", "shell_command", "local_shell"):
-        args = _parse_args(call.arguments)
+        args = parse_arguments(call.arguments) or {}
         command = args.get("cmd") or args.get("command") or call.arguments
         line = shlex.join(map(str, cast("list[object]", command))) if isinstance(command, list) else str(command)
         external = ExternalCall(call.call_id, "shell", {"command": line, "cwd": str(args.get("workdir") or "")})
         return external, CallOutcome(text, failed="exited with code 0" not in text)
     if call.name == "apply_patch":
-        external = ExternalCall(call.call_id, "patch", {"patch": call.input or call.arguments})
+        external = ExternalCall(call.call_id, "patch", {"patch": call.input or _content(call.arguments)})
         return external, CallOutcome(text, failed=True)
     return None
 
 
 def is_finished(item: ThreadItem) -> bool:
     """Whether an item of the past ended by itself."""
-    return item.status is None or item.status in _FINAL_STATUSES
+    return item.status != "inProgress"
 
 
 def plain_command(command: str) -> str:
@@ -162,14 +220,6 @@ def _args(arguments: Any) -> Mapping[str, object]:
     if isinstance(arguments, dict):
         return cast("dict[str, object]", arguments)
     return {} if arguments is None else {"arguments": arguments}
-
-
-def _parse_args(text: str) -> dict[str, Any]:
-    try:
-        args = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return {}
-    return cast("dict[str, Any]", args) if isinstance(args, dict) else {}
 
 
 def _message(error: Any) -> str:
@@ -224,6 +274,8 @@ class NotificationReader:
         self._unconfirmed: deque[tuple[str, float]] = deque()
         """Items that may have started, and when they count as started."""
         self._unconfirmed_added = anyio.Event()
+        self._unread = UnreadReporter("Codex", log, lambda text: turn.emit(Delta(text, "note")))
+        self._unnamed = 0
 
     @property
     def last_error(self) -> CodexError | None:
@@ -236,13 +288,12 @@ class NotificationReader:
 
     async def handle(self, message: RpcNotification) -> CodexTurn | None:
         """The turn, once it has completed. Raises CodexFailed when the model's text says that it is aborted."""
-        try:
-            params = parse_notification(message.params)
-        except msgspec.DecodeError as error:
-            log.warning("%s was not understood: %s", message.method, error)
-            return None
+        params = parse_notification(message.params)
+        if params.unread and message.method in USED_NOTIFICATIONS:
+            self._unread.report(message.method, params.unread)
         if message.method == "turn/completed":
-            return params.turn if params.turn.id == self._tracker.turn_id else None
+            # Without an id it is this one: a thread has one turn at a time.
+            return params.turn if params.turn.id in ("", self._tracker.turn_id) else None
         if params.turn_id and params.turn_id != self._tracker.turn_id:
             # Of an earlier turn, for example a command that kept running in the background.
             return None
@@ -271,9 +322,9 @@ class NotificationReader:
         match method:
             case "item/started":
                 self._watchdog.message_received(now)
-                await self._item_started(_parse_item(params.item))
+                await self._item_started(self._parse_item(params.item, method))
             case "item/completed":
-                await self._item_completed(_parse_item(params.item), now)
+                await self._item_completed(self._parse_item(params.item, method), now)
             case "item/agentMessage/delta":
                 self._watchdog.message_received(now)
                 self._message_delta(params)
@@ -287,6 +338,10 @@ class NotificationReader:
             case "error":
                 self._watchdog.message_received(now)
                 self._error_reported(params)
+            case "thread/status/changed":
+                self._watchdog.thread_status_changed(thread_status(params.status), now)
+            case _ if is_server_request(method):
+                raise codex_failed(f"Codex asks for something ({method}) and gives no id to answer it")
             case _:
                 pass
 
@@ -299,6 +354,9 @@ class NotificationReader:
                 # What follows belongs to the next reply.
                 await self._recorder.flush()
             return
+        if not item.id:
+            # It is recorded when it completes.
+            return
         self._tracker.open_items[item.id] = item
         self._watchdog.tool_started(item.id)
         self._turn.emit(Delta(call.tool, "call"))
@@ -308,6 +366,7 @@ class NotificationReader:
             self._unconfirmed_added.set()
 
     async def _item_completed(self, item: ThreadItem, now: float) -> None:
+        item = complete_item(item, find_started(item, self._tracker.open_items))
         self._tracker.open_items.pop(item.id, None)
         match item.type:
             case "userMessage":
@@ -318,19 +377,34 @@ class NotificationReader:
                     self._recorder.input_seen(seq)
             case "agentMessage":
                 self._watchdog.message_received(now)
-                self._partial_messages.pop(item.id, None)
-                await self._recorder.message_finished(item.id, item.text or "")
+                streamed = "".join(self._partial_messages.pop(item.id, ()) or self._partial_messages.pop("", ()))
+                text = item.text if item.text is not None else streamed or UNREAD_MESSAGE
+                await self._recorder.message_finished(item.id or self._new_item_id(), text)
                 if is_aborted(item.text or ""):
                     raise codex_failed("Codex aborted the turn")
             case _:
                 if call := call_of_item(item):
                     self._watchdog.tool_ended(item.id, now)
+                    if not call.item_id:
+                        call = replace(call, item_id=self._new_item_id())
                     await self._recorder.call_finished(call, outcome_of_item(item))
                 elif is_our_tool(item):
                     self._watchdog.tool_ended(item.id, now)
                     await self._record_undelivered_call(item)
                 else:
                     self._watchdog.message_received(now)
+                    if item.type not in SILENT_TYPES:
+                        self._unread.report("item", [f"the type `{item.type[:100]}`"])
+
+    def _parse_item(self, raw: Raw, method: str) -> ThreadItem:
+        item = parse_item(raw)
+        self._unread.report(method, item.unread)
+        return item
+
+    def _new_item_id(self) -> str:
+        """For an item whose own id cannot be read."""
+        self._unnamed += 1
+        return f"{self._tracker.turn_id}-unnamed-{self._unnamed}"
 
     async def _record_undelivered_call(self, item: ThreadItem) -> None:
         """Record a call of our tool that did not reach us, for example because another server has our name."""
@@ -373,11 +447,3 @@ class NotificationReader:
         """
         is_open = item in self._tracker.open_items
         return EXITED_TEXT in outcome.text if is_open else not self._recorder.has_seen(item)
-
-
-def _parse_item(raw: Raw) -> ThreadItem:
-    try:
-        return parse_item(raw)
-    except msgspec.DecodeError as error:
-        log.warning("an item was not understood: %s", error)
-        return ThreadItem()

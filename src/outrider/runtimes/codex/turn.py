@@ -129,6 +129,8 @@ class CodexTurnRun:
             self._server.set_thread_model(thread.id, model)
         try:
             turn_id = parse_turn_id(await self._server.request("turn/start", params))
+            if not turn_id:
+                raise codex_failed("Codex started the turn, and Outrider could not read its id")
         except RpcError as error:
             raise request_failed(error, "the turn") from error
         except BaseException:
@@ -219,9 +221,15 @@ class CodexTurnRun:
                     # Only a process that is started after the login has it.
                     self._server.retire()
                 raise failed
-            case _:
+            case "interrupted":
                 await self._record_partial()
                 raise codex_failed("Codex ended the turn before it was done")
+            case status:
+                await self._record_partial()
+                if ended.error:
+                    raise turn_failed(ended.error)
+                how = f"the status `{status[:100]}`, which Outrider does not know" if status else "no readable status"
+                raise codex_failed(f"Codex ended the turn with {how}; what it did until then is kept")
 
     async def _record_partial(self) -> None:
         await self._notifications.record_partial_messages()
@@ -262,7 +270,10 @@ class CodexTurnRun:
                 case "quiet" if not await self._is_alive():
                     text = "Codex was silent after a tool call and is no longer working on the turn"
                     raise _TurnTimedOut(str(codex_failed(text)))
-                case "quiet":
+                case "idle" if not await self._is_alive():
+                    text = "Codex stopped working on the turn, and did not say in a readable way how it ended"
+                    raise _TurnTimedOut(str(codex_failed(text)))
+                case "quiet" | "idle":
                     self._watchdog.confirmed_alive(anyio.current_time())
                 case "":
                     await anyio.sleep(self._watchdog.seconds_to_next_check(now))

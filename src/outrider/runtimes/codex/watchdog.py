@@ -5,6 +5,9 @@ Pure: time is an argument.
 
 from typing import Literal
 
+END_TIMEOUT = 5.0
+"""Seconds in which the end of a turn must follow the report that its thread is idle."""
+
 
 class TurnWatchdog:
     """The clocks of one turn. Time in which Codex waits for us does not count."""
@@ -19,6 +22,8 @@ class TurnWatchdog:
         self._pending_answers = 0
         """Responses of ours that Codex waits for: to an approval, or of a tool."""
         self._running: set[str] = set()
+        self._idle_since: float | None = None
+        """When Codex reported that no turn runs in the thread any more."""
 
     def turn_started(self, now: float) -> None:
         self._since = self._last_activity = now
@@ -35,6 +40,10 @@ class TurnWatchdog:
         self._last_activity = now
         self._is_after_tool = True
 
+    def thread_status_changed(self, status: str, now: float) -> None:
+        """Codex reports it before the end of the turn, which then must follow."""
+        self._idle_since = now if status in ("idle", "systemError", "notLoaded") else None
+
     def answer_pending(self, now: float) -> None:
         """Codex waits for a response of ours: its clock is paused."""
         if not self._pending_answers:
@@ -49,17 +58,20 @@ class TurnWatchdog:
     def confirmed_alive(self, now: float) -> None:
         """Codex is working: silence counts from now."""
         self._last_activity = now
+        self._idle_since = None
 
     @property
     def is_waiting(self) -> bool:
         return self._pending_answers > 0
 
-    def check(self, now: float) -> Literal["", "late", "quiet"]:
-        """`late`: it has worked too long. `quiet`: ask whether it still works."""
+    def check(self, now: float) -> Literal["", "late", "quiet", "idle"]:
+        """`late`: it has worked too long. `quiet`: ask whether it still works. `idle`: the same, since it says no."""
         if self._pending_answers:
             return ""
         if self._worked + now - self._since >= self._seconds:
             return "late"
+        if self._idle_since is not None and now - self._idle_since >= min(self._quiet, END_TIMEOUT):
+            return "idle"
         is_idle = self._is_after_tool and not self._running
         return "quiet" if is_idle and now - self._last_activity >= self._quiet else ""
 
@@ -69,4 +81,5 @@ class TurnWatchdog:
             return 1.0
         late = self._seconds - self._worked - (now - self._since)
         quiet = self._last_activity + self._quiet - now if self._is_after_tool and not self._running else late
-        return max(0.02, min(late, quiet, 1.0))
+        idle = self._idle_since + min(self._quiet, END_TIMEOUT) - now if self._idle_since is not None else late
+        return max(0.02, min(late, quiet, idle, 1.0))
