@@ -241,6 +241,7 @@ class Server:
         size = step.get("chunk", 8)
         for at in range(0, len(text), size):
             self._notify(turn, "item/agentMessage/delta", itemId=item["id"], delta=text[at : at + size])
+            turn.is_over.wait(step.get("pause", 0.0))
         self._ended(turn, {**item, "text": text})
         if text.startswith(_ABORTED):
             turn.is_over.wait()
@@ -252,9 +253,8 @@ class Server:
         self._ended(turn, {**item, "summary": [text]})
 
     def _used(self, turn: Turn) -> None:
-        spent = {"totalTokens": 15, "inputTokens": 10, "outputTokens": 5, "reasoningOutputTokens": 0}
-        whole = {**spent, "cachedInputTokens": 0, "cacheWriteInputTokens": 0}
-        usage = {"total": whole, "last": whole, "modelContextWindow": 258_400}
+        count = self._threads.count_response(turn.thread)
+        usage = {"total": _tokens(count), "last": _tokens(1), "modelContextWindow": 258_400}
         self._notify(turn, "thread/tokenUsage/updated", tokenUsage=usage)
 
     def do_run(self, turn: Turn, command: str, step: Json) -> None:
@@ -345,6 +345,12 @@ class Server:
         answer = turn.answers.get()
         self._wire.meet(f"answered {method}")
         return (answer or {}).get("result") or {}
+
+
+def _tokens(responses: int) -> Json:
+    """The tokens of this many responses of the model."""
+    spent = {"totalTokens": 15 * responses, "inputTokens": 10 * responses, "outputTokens": 5 * responses}
+    return {**spent, "reasoningOutputTokens": 0, "cachedInputTokens": 0, "cacheWriteInputTokens": 0}
 
 
 def _set_by(settings: list[str]) -> dict[str, str]:

@@ -44,6 +44,12 @@ class Threads:
         path = self._folder / f"{thread}.json"
         return json.loads(path.read_text()) if path.exists() else None
 
+    def count_response(self, thread: str) -> int:
+        """Count a response of the model in this thread; how many there were, in all processes."""
+        with (self._folder / f"{thread}.responses").open("a+") as file:
+            file.write(".")
+            return file.tell()
+
     def write(self, thread: str, turn: str, item: Json | None, status: str = "") -> None:
         """Add a completed item, or set the status of the turn."""
         with self._guard:

@@ -40,6 +40,7 @@ from outrider.runtimes.acp.tool_calls import (
     outcome_of,
     render_plan,
 )
+from outrider.runtimes.external.history import History, render_history
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
 
@@ -214,7 +215,7 @@ def test_a_prompt_begins_with_the_history_that_the_agent_has_not_seen() -> None:
     transcript = Transcript()
     transcript.add(journal)
     state = fold(journal)
-    begins = build_prompt(state, transcript, transcript.before(state.head), None)
+    begins = build_prompt(state, transcript, render_history(transcript.before(state.head), None), None)
     assert (begins.inputs, begins.saw, prompt_name(state)) == ((UserMessage("go on"),), 5, "prompt-5.6")
     assert "Person: where?\nAgent: Rome\n" in begins.preamble
 
@@ -223,6 +224,6 @@ def test_a_prompt_after_an_interruption_says_so_and_repeats_the_request() -> Non
     journal = entries(*SENT, Reply("", 1, (CALL,)), Begun("x1"), Resumed(), Result("x1", "who knows", failed=True))
     transcript = Transcript()
     transcript.add(journal)
-    begins = build_prompt(fold(journal), transcript, (), [InterruptedCall(CALL, "it may have happened")])
+    begins = build_prompt(fold(journal), transcript, History(), [InterruptedCall(CALL, "it may have happened")])
     assert begins == PromptStart((UserMessage("go"),), 1, begins.preamble)
     assert begins.preamble.splitlines()[1] == '- shell {"command":"ls"}: it may have happened]'

@@ -28,6 +28,7 @@ from outrider.core.events import (
     Result,
     Resumed,
     Started,
+    completed_call,
 )
 from outrider.core.plan import State, fold
 from outrider.core.tasks import TaskState
@@ -338,6 +339,7 @@ class ChatSessionView:
 
     def _apply_result(self, result: Result) -> Sequence[DisplayItem]:
         call = self._calls.pop(result.call, None)
+        call = completed_call(call, result) if call else None
         is_denied = any(answered.answer == NO for answered in self.state.answers_about(result.call))
         lines = [unfinished_call(call, "not run")] if is_denied else result_items(call, result)
         if self._calls:

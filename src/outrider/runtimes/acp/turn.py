@@ -9,6 +9,7 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Bound, Delta, Reply
 from outrider.core.ports import Turn
 from outrider.core.prompt import UNKNOWN, Message
+from outrider.core.types import Image
 from outrider.runtimes.acp.connection import AcpAgent, RunningPrompt
 from outrider.runtimes.acp.errors import CANNOT_RESUME, explain_stop, wants_login
 from outrider.runtimes.acp.prompt import (
@@ -32,6 +33,7 @@ from outrider.runtimes.acp.tool_calls import (
 from outrider.runtimes.acp.updates import UpdateReader
 from outrider.runtimes.base import RuntimeContext
 from outrider.runtimes.external.approvals import ApprovalGate, JournalWatcher
+from outrider.runtimes.external.history import render_history
 from outrider.runtimes.external.recorder import CallOutcome, TurnRecorder, external_call_id
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
 from outrider.system.task_groups import background_group
@@ -64,7 +66,8 @@ class AcpTurnRun:
         history = self._unseen_history(bound if bound and not is_new else None)
         interrupted = await self._close_interrupted_calls(bound, replayed)
         state = self._turn.state()
-        start = build_prompt(state, self._turn.transcript(), history, interrupted if was_interrupted else None)
+        rendered = render_history(history, self._load_image if self._agent.info.accepts_images else None)
+        start = build_prompt(state, self._turn.transcript(), rendered, interrupted if was_interrupted else None)
         if history:
             self._emit_note(f"{self._agent.name} receives what was said and done in this session before")
         name = prompt_name(state)
@@ -128,8 +131,8 @@ class AcpTurnRun:
                 interrupted.append(InterruptedCall(call, note))
                 await self._recorder.finish_inherited_call(call, CallOutcome(_NOT_RUN, failed=True))
             elif tool_call := ended.pop(call.id, None):
-                item = external_call_of(tool_call, prompt).item_id
-                await self._recorder.finish_inherited_call(call, outcome_of(tool_call), item)
+                reported = external_call_of(tool_call, prompt)
+                await self._recorder.finish_inherited_call(call, outcome_of(tool_call), reported)
             else:
                 interrupted.append(InterruptedCall(call, OUTCOME_UNKNOWN))
                 await self._recorder.finish_inherited_call(call, CallOutcome(UNKNOWN, failed=True))
@@ -139,16 +142,18 @@ class AcpTurnRun:
 
     def _content_blocks(self, start: PromptStart) -> list[Mapping[str, str]]:
         texts = [start.preamble] if start.preamble else []
-        images: list[Mapping[str, str]] = []
+        images = [_image_block(image.media, image.content) for image in start.preamble_images]
         for message in start.inputs:
             texts.append(message.text if message.source == "person" else f"[notice] {message.text}")
             for image in message.images:
                 if not self._agent.info.accepts_images:
                     texts.append("[an image, which you do not support]")
                     continue
-                data = base64.b64encode(self._context.blobs.get(image.blob)).decode()
-                images.append({"type": "image", "data": data, "mimeType": image.media})
+                images.append(_image_block(image.media, self._load_image(image)))
         return [{"type": "text", "text": "\n\n".join(texts)}, *images]
+
+    def _load_image(self, image: Image) -> bytes:
+        return self._context.blobs.get(image.blob)
 
     async def _prompt(self, thread: str, blocks: Sequence[Mapping[str, str]], updates: UpdateReader) -> RunningPrompt:
         """Run a prompt to its end. It is cancelled when anything ends this early."""
@@ -213,6 +218,10 @@ class AcpTurnRun:
 
     def _emit_note(self, text: str) -> None:
         self._turn.emit(Delta(text, "note"))
+
+
+def _image_block(media: str, content: bytes) -> Mapping[str, str]:
+    return {"type": "image", "data": base64.b64encode(content).decode(), "mimeType": media}
 
 
 class AgentDied(Exception):

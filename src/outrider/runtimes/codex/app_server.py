@@ -11,12 +11,14 @@ from msgspec.structs import replace
 
 import outrider
 from outrider.core.text import one_line
+from outrider.core.types import Usage
 from outrider.runtimes.codex.errors import bad_settings, codex_failed, not_logged_in
 from outrider.runtimes.codex.protocol import (
     parse_config_warning,
     parse_configured_model,
     parse_default_model,
     parse_needs_login,
+    parse_notification,
     parse_user_agent,
 )
 from outrider.runtimes.codex.sandbox_policy import SandboxPolicy
@@ -113,6 +115,7 @@ class AppServer:
         self._connection = connection
         self._subscribers: dict[str, ThreadMessages] = {}
         self._threads: dict[str, LoadedThread] = {}
+        self._thread_usage: dict[str, Usage] = {}
         self._default_model = ""
         self._is_logged_in = False
         self._config_warning = ""
@@ -169,6 +172,13 @@ class AppServer:
 
     def set_thread_model(self, thread: str, model: str) -> None:
         self._threads[thread] = replace(self._threads[thread], model=model)
+
+    def thread_usage(self, thread: str) -> Usage | None:
+        """The tokens of all turns of this thread; None when Codex has not reported them to this process."""
+        return self._thread_usage.get(thread)
+
+    def set_thread_usage(self, thread: str, usage: Usage) -> None:
+        self._thread_usage[thread] = usage
 
     def set_default_model(self, model: str) -> None:
         self._default_model = model
@@ -233,7 +243,10 @@ class AppServer:
                 readers = self._readers_of(message)
                 for messages in readers:
                     await messages.put(message)
-                if not readers and isinstance(message, RpcRequest):
+                if not readers and message.method == "thread/tokenUsage/updated":
+                    # Reported when a thread is resumed, before its turn has subscribed.
+                    self._note_usage(message.params)
+                elif not readers and isinstance(message, RpcRequest):
                     error = RpcError(METHOD_NOT_FOUND, "no turn is running in this thread")
                     await self.respond_error(message.id, error)
         except ProcessExited as exited:
@@ -242,6 +255,11 @@ class AppServer:
             self.retire()
             for messages in self._subscribers.values():
                 messages.end()
+
+    def _note_usage(self, params: Raw) -> None:
+        notification = parse_notification(params)
+        if notification.thread_id and notification.token_usage.total:
+            self.set_thread_usage(notification.thread_id, notification.token_usage.total.usage())
 
     def _readers_of(self, message: RpcMessage) -> list[ThreadMessages]:
         """Who reads the messages of its thread. When the thread cannot be read, each reader checks the turn's id."""

@@ -44,14 +44,13 @@ from outrider.runtimes.codex.protocol import (
 )
 from outrider.runtimes.codex.recovery import find_rollout_call
 from outrider.runtimes.codex.sandbox_policy import SandboxPolicy, command_needs, patch_needs
-from outrider.runtimes.codex.tools import SERVER, parse_our_call
+from outrider.runtimes.codex.tools import SERVER, OwnToolRunner, parse_our_call
 from outrider.runtimes.codex.watchdog import TurnWatchdog
 from outrider.runtimes.external.approvals import ApprovalGate
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, TurnRecorder
 from outrider.runtimes.jsonrpc.connection import METHOD_NOT_FOUND, RequestId, RpcRequest
 from outrider.runtimes.jsonrpc.errors import RpcError
 from outrider.runtimes.mcp_server import PendingCall
-from outrider.runtimes.tool_runner import ToolRunner
 
 COMMAND = "item/commandExecution/requestApproval"
 PATCH = "item/fileChange/requestApproval"
@@ -208,7 +207,7 @@ class ServerRequests:
         tracker: ItemTracker,
         watchdog: TurnWatchdog,
         approvals: ApprovalGate,
-        tool_runner: ToolRunner,
+        tool_runner: OwnToolRunner,
         group: TaskGroup,
     ) -> None:
         """The tasks in `group` that deal with the requests raise ApprovalSuspended when nobody answers in time."""

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from outrider.core.events import Delta
 from outrider.core.ports import Turn
-from outrider.runtimes.codex.errors import codex_failed
+from outrider.core.types import Usage
+from outrider.runtimes.codex.errors import codex_failed, render_retry
 from outrider.runtimes.codex.protocol import (
     CodexError,
     CodexTurn,
@@ -21,6 +22,7 @@ from outrider.runtimes.codex.protocol import (
     NotificationParams,
     RawItem,
     ThreadItem,
+    TokenUsage,
     get_field,
     is_server_request,
     parse_arguments,
@@ -40,10 +42,11 @@ from outrider.system.failpoints import failpoint
 EXITED_TEXT = "exited with code "
 """In the output of a command that has ended, as the model gets it."""
 ABORTED = ("<turn_aborted>", "<turn_aborted/>")
-"""In the text of the model when the turn is over."""
+"""In the text of the model when the turn is aborted, unless something follows."""
 ASSUME_STARTED_AFTER = 1.0
 """Seconds after which an item that needs no approval, as it seems, counts as started."""
 _ABORT_WINDOW = 40
+_COMPACTION = "contextCompaction"
 _SHELLS = ("bash", "sh", "zsh", "dash")
 _SHELL_FOLDERS = ("", "/bin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin", "/run/current-system/sw/bin")
 """Where a program of that name is the shell. Elsewhere it could be anything, so a question shows it."""
@@ -63,6 +66,8 @@ USED_NOTIFICATIONS = {
     *("item/reasoning/summaryTextDelta", "item/reasoning/textDelta", "thread/tokenUsage/updated"),
 }
 """Notifications of which a person is told when they cannot be read."""
+_REPORTED_AT_END = frozenset({"webSearch"})
+"""Items that change nothing and whose arguments are known only at their end, when they are recorded."""
 _DECLINED = "not run: it was not allowed"
 log = logging.getLogger("outrider.codex")
 
@@ -269,6 +274,11 @@ class NotificationReader:
         self._watchdog = watchdog
         self._tracker = tracker
         self._last_error: CodexError | None = None
+        self._is_retrying = False
+        self._thread_usage: Usage | None = None
+        self._is_compacting = False
+        self._abort_item = ""
+        """The newest message, if it has the marker of an aborted turn."""
         self._acknowledges_inputs = False
         self._partial_messages: dict[str, list[str]] = {}
         self._unconfirmed: deque[tuple[str, float]] = deque()
@@ -282,12 +292,26 @@ class NotificationReader:
         return self._last_error
 
     @property
+    def thread_usage(self) -> Usage | None:
+        """The tokens of all turns of the thread, as far as Codex has reported them."""
+        return self._thread_usage
+
+    def set_thread_usage(self, usage: Usage | None) -> None:
+        """The tokens of the thread's earlier turns, which do not count for this one; None when they are not known."""
+        self._thread_usage = usage
+
+    @property
+    def retrying(self) -> CodexError | None:
+        """The error after which Codex tries again, as long as nothing has come of that."""
+        return self._last_error if self._is_retrying else None
+
+    @property
     def acknowledges_inputs(self) -> bool:
         """Whether this Codex reports which of our inputs it has received."""
         return self._acknowledges_inputs
 
     async def handle(self, message: RpcNotification) -> CodexTurn | None:
-        """The turn, once it has completed. Raises CodexFailed when the model's text says that it is aborted."""
+        """The turn, once it has completed."""
         params = parse_notification(message.params)
         if params.unread and message.method in USED_NOTIFICATIONS:
             self._unread.report(message.method, params.unread)
@@ -296,6 +320,8 @@ class NotificationReader:
             return params.turn if params.turn.id in ("", self._tracker.turn_id) else None
         if params.turn_id and params.turn_id != self._tracker.turn_id:
             # Of an earlier turn, for example a command that kept running in the background.
+            if message.method == "thread/tokenUsage/updated" and params.token_usage.total:
+                self._thread_usage = params.token_usage.total.usage()
             return None
         await self._dispatch(message.method, params)
         return None
@@ -319,20 +345,28 @@ class NotificationReader:
 
     async def _dispatch(self, method: str, params: NotificationParams) -> None:
         now = anyio.current_time()
+        if self._abort_item:
+            self._watchdog.abort_marked(now)
         match method:
             case "item/started":
                 self._watchdog.message_received(now)
-                await self._item_started(self._parse_item(params.item, method))
+                item = self._parse_item(params.item, method)
+                self._progress(item.id)
+                await self._item_started(item)
             case "item/completed":
-                await self._item_completed(self._parse_item(params.item, method), now)
+                item = self._parse_item(params.item, method)
+                self._progress(item.id)
+                await self._item_completed(item, now)
             case "item/agentMessage/delta":
                 self._watchdog.message_received(now)
-                self._message_delta(params)
+                self._progress(params.item_id)
+                self._message_delta(params, now)
             case "item/reasoning/summaryTextDelta" | "item/reasoning/textDelta":
                 self._watchdog.message_received(now)
+                self._progress(params.item_id)
                 self._turn.emit(Delta(params.delta, "reasoning"))
             case "thread/tokenUsage/updated":
-                self._recorder.add_usage(params.token_usage.last.usage())
+                self._count_tokens(params.token_usage)
             case "rawResponseItem/completed":
                 await self._raw_item_completed(params.item)
             case "error":
@@ -345,11 +379,25 @@ class NotificationReader:
             case _:
                 pass
 
+    def _progress(self, item: str) -> None:
+        """The turn goes on with this item: its model answers, and an earlier message did not abort it."""
+        self._is_retrying = False
+        if self._abort_item and item != self._abort_item:
+            self._abort_item = ""
+            self._watchdog.abort_refuted()
+
+    def _check_abort(self, item: str, text: str, now: float) -> None:
+        """Only silence after the marker means that the turn is aborted; the model may quote it."""
+        if self._abort_item == item or is_aborted(text):
+            self._abort_item = item
+            self._watchdog.abort_marked(now)
+
     async def _item_started(self, item: ThreadItem) -> None:
         call = call_of_item(item)
         if call is None:
             if item.type == "mcpToolCall":
                 self._tracker.mcp_call_started(item.id).set()
+            self._is_compacting = item.type == _COMPACTION
             if item.type in ("agentMessage", "reasoning"):
                 # What follows belongs to the next reply.
                 await self._recorder.flush()
@@ -360,6 +408,8 @@ class NotificationReader:
         self._tracker.open_items[item.id] = item
         self._watchdog.tool_started(item.id)
         self._turn.emit(Delta(call.tool, "call"))
+        if item.type in _REPORTED_AT_END:
+            return
         await self._recorder.call_announced(call, has_begun=is_running(item))
         if not is_running(item):
             self._unconfirmed.append((item.id, anyio.current_time() + ASSUME_STARTED_AFTER))
@@ -368,6 +418,7 @@ class NotificationReader:
     async def _item_completed(self, item: ThreadItem, now: float) -> None:
         item = complete_item(item, find_started(item, self._tracker.open_items))
         self._tracker.open_items.pop(item.id, None)
+        self._is_compacting = self._is_compacting and item.type != _COMPACTION
         match item.type:
             case "userMessage":
                 self._watchdog.message_received(now)
@@ -379,9 +430,9 @@ class NotificationReader:
                 self._watchdog.message_received(now)
                 streamed = "".join(self._partial_messages.pop(item.id, ()) or self._partial_messages.pop("", ()))
                 text = item.text if item.text is not None else streamed or UNREAD_MESSAGE
-                await self._recorder.message_finished(item.id or self._new_item_id(), text)
-                if is_aborted(item.text or ""):
-                    raise codex_failed("Codex aborted the turn")
+                id = item.id or self._new_item_id()
+                await self._recorder.message_finished(id, text)
+                self._check_abort(id, text, now)
             case _:
                 if call := call_of_item(item):
                     self._watchdog.tool_ended(item.id, now)
@@ -412,20 +463,32 @@ class NotificationReader:
             call = parse_our_call(item.id, item.tool or "", item.arguments)
             await self._recorder.call_finished(call, outcome_of_item(item))
 
-    def _message_delta(self, params: NotificationParams) -> None:
+    def _message_delta(self, params: NotificationParams, now: float) -> None:
         parts = self._partial_messages.setdefault(params.item_id, [])
         parts.append(params.delta)
         self._turn.emit(Delta(params.delta))
         failpoint("mid_reply")
-        if is_aborted("".join(parts[-_ABORT_WINDOW:])):
-            raise codex_failed("Codex aborted the turn")
+        self._check_abort(params.item_id, "".join(parts[-_ABORT_WINDOW:]), now)
 
     def _error_reported(self, params: NotificationParams) -> None:
-        self._last_error = params.error
+        self._last_error, self._is_retrying = params.error, params.will_retry
         if params.will_retry:
             self._partial_messages.clear()
-            reason = params.error.additional_details or params.error.message
-            self._turn.emit(Delta(f"Codex retries its model request: {reason or 'the reply was cut off'}", "reset"))
+            self._turn.emit(Delta(render_retry(params.error), "reset"))
+
+    def _count_tokens(self, reported: TokenUsage) -> None:
+        """Count what was added to the total of the thread. `last` is reported again when a compaction begins."""
+        before, last = self._thread_usage, reported.last.usage()
+        if reported.total is None:
+            added = last
+        elif before is not None:
+            added = reported.total.usage() - before
+        else:
+            # This Codex did not report the total when the thread was resumed.
+            added = Usage() if self._is_compacting else last
+            before = reported.total.usage() - added
+        self._thread_usage = before + added if before is not None else None
+        self._recorder.add_usage(added)
 
     async def _raw_item_completed(self, raw: Raw) -> None:
         """Record what Codex reports no item of: a command that fails at once, a patch that does not apply."""
@@ -436,9 +499,10 @@ class NotificationReader:
             raw_call = self._tracker.raw_calls.pop(item.call_id, None)
             finished = call_without_item(raw_call, item) if raw_call else None
             if finished and self._is_unreported(item.call_id, finished[1]):
-                self._tracker.open_items.pop(item.call_id, None)
+                call, outcome = finished
+                started = self._tracker.open_items.pop(item.call_id, None)
                 self._watchdog.tool_ended(item.call_id, anyio.current_time())
-                await self._recorder.call_finished(*finished)
+                await self._recorder.call_finished((call_of_item(started) if started else None) or call, outcome)
 
     def _is_unreported(self, item: str, outcome: CallOutcome) -> bool:
         """Whether no item reports this call, or one that started and never completes.

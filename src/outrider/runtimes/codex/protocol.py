@@ -79,8 +79,13 @@ class Tokens(Struct, rename="camel"):
         )
 
 
-class _Usage(Struct):
+class TokenUsage(Struct):
+    """The tokens of a thread."""
+
     last: Tokens = _default(default_factory=Tokens)
+    """Of the newest response. It is reported more than once."""
+    total: Tokens | None = None
+    """Of all responses so far, those of earlier turns and of compactions included."""
 
 
 class RawItem(Struct):
@@ -106,7 +111,7 @@ class NotificationParams(Struct, rename="camel"):
     delta: str = ""
     error: CodexError = _default(default_factory=CodexError)
     will_retry: bool = False
-    token_usage: _Usage = _default(default_factory=_Usage)
+    token_usage: TokenUsage = _default(default_factory=TokenUsage)
     message: str = ""
     request_id: Any = None
     status: Any = None

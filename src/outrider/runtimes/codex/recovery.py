@@ -160,8 +160,9 @@ class Recovery:
     async def _close(self, call: Call, state: State, items: Sequence[ThreadItem]) -> Sequence[str]:
         """Record the outcome of a call of Codex, and return what Codex is to be told about it."""
         item = next((item for item in items if external_call_id(NAME, item.id) == call.id), None)
-        if item and call_of_item(item) and is_finished(item):
-            await self._recorder.finish_inherited_call(call, outcome_of_item(item), item.id)
+        reported = call_of_item(item) if item else None
+        if item and reported and is_finished(item):
+            await self._recorder.finish_inherited_call(call, outcome_of_item(item), reported)
             return ()
         answers = state.answers_about(call.id)
         if answers and call.id not in state.begun:

@@ -4,6 +4,7 @@
 """
 
 import logging
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from hashlib import blake2b
@@ -12,12 +13,15 @@ from typing import Any, cast
 
 import anyio.to_thread
 from msgspec import Struct
+from msgspec.structs import replace
 
 from outrider.config.schema import Config
-from outrider.core.ports import Tools
+from outrider.core.events import Result
+from outrider.core.ports import Tools, Turn
 from outrider.core.types import Call
 from outrider.runtimes.external.recorder import ExternalCall
 from outrider.runtimes.mcp_server import McpServer, McpSession, ToolListing
+from outrider.runtimes.tool_runner import ToolRunner
 from outrider.system.files import create_marker
 
 SERVER = "outrider"
@@ -70,6 +74,30 @@ def parse_our_call(item: str, tool: str, arguments: Any) -> ExternalCall:
     if tool == BACKGROUND:
         return ExternalCall(item, _SHELL, {**args, "background": True})
     return ExternalCall(item, tool, args)
+
+
+class TaskOutputs:
+    """The output files of tasks, which are in Outrider's home: Codex's sandbox hides them, and `tasks` reads them."""
+
+    def __init__(self, home: Path) -> None:
+        self._path = re.compile(re.escape(str(home / "tasks")) + r"/(\w+)/output\b")
+
+    def rename(self, text: str) -> str:
+        """The text with each of these files replaced by the call that reads it."""
+        return self._path.sub(r"tasks(action=read, task=\1)", text)
+
+
+class OwnToolRunner:
+    """Runs Outrider's tools for Codex."""
+
+    def __init__(self, tool_runner: ToolRunner, outputs: TaskOutputs) -> None:
+        self._tool_runner = tool_runner
+        self._outputs = outputs
+
+    async def run(self, turn: Turn, call: Call) -> Result | None:
+        """The result as Codex reads it; it is recorded as every runtime reads it. None while a question is pending."""
+        result = await self._tool_runner.run(turn, call)
+        return replace(result, text=self._outputs.rename(result.text)) if result else None
 
 
 def is_our_call(call: Call, tools: Tools) -> bool:
