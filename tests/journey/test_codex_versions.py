@@ -2,11 +2,13 @@
 
 import json
 import logging
+import shlex
 from pathlib import Path
 
 import anyio
 import pytest
 
+from outrider.core.events import Ended, Entry, Reply
 from outrider.runtimes.base import ProbeResult
 from outrider.runtimes.codex.errors import USE_NATIVE_HINT
 from outrider.runtimes.codex.versions import (
@@ -18,6 +20,10 @@ from outrider.runtimes.codex.versions import (
     too_old,
     untested,
 )
+from outrider.testing.scripted_model import says
+from outrider.testing.scripted_server.script import script
+from outrider.testing.scripted_server.server import open_scripted_server
+from tests.support.codex import codex_binary, open_codex, shell
 from tests.support.in_process import InProcessPerson as Person
 from tests.support.scripted_codex import ScriptedCodex
 
@@ -106,3 +112,47 @@ def test_the_commands_about_runtimes_say_that_a_version_is_newer_than_tested(per
     assert person.types("runtime", "use", "codex").code == 0
     (row,) = [line for line in person.types("runtime", "list").out.splitlines() if line.split()[:2] == ["*", "codex"]]
     assert f"{NEWER}, newer than" in row
+
+
+@pytest.mark.needs("bubblewrap")
+@pytest.mark.behaviour("A14")
+async def test_a_turn_resumes_once_with_a_codex_that_does_not_list_turns(tmp_path: Path) -> None:
+    command = without_methods(tmp_path, "thread/turns/list")
+    lines = script(says("one", shell("echo first >> log")), says("two", shell("touch began; sleep 300")), says("three"))
+    async with open_scripted_server(lines) as server:
+        with anyio.fail_after(90):
+            async with open_codex(tmp_path, server.url, codex_command=command) as agent:
+                session = await agent.session("s")
+                await agent.post("go", session=session, address="terminal:t")
+                while not (tmp_path / "work" / "began").exists():
+                    await anyio.sleep(0.02)
+            async with open_codex(tmp_path, server.url, codex_command=command) as agent:
+                await agent.resume_all()
+                async for event in agent.follow(session):
+                    if isinstance(event, Entry) and isinstance(event.body, Ended):
+                        break
+                entries = await agent.journal(session)
+    replies = [entry.body.text for entry in entries if isinstance(entry.body, Reply) and entry.body.text]
+    assert (replies, (tmp_path / "work" / "log").read_text()) == (["one", "two", "three"], "first\n")
+
+
+async def test_a_codex_that_cannot_say_what_it_did_is_named_in_words(tmp_path: Path) -> None:
+    command = without_methods(tmp_path, "thread/turns/list", "thread/read")
+    async with open_scripted_server(script(says("one"), says("two"))) as server:
+        with anyio.fail_after(90):
+            async with open_codex(tmp_path, server.url, codex_command=command) as agent:
+                assert (await agent.say("go", session="s")).text == "one"
+            async with open_codex(tmp_path, server.url, codex_command=command) as agent:
+                ended = await agent.say("again", session="s")
+    assert ended.outcome == "failed"
+    assert ended.error.startswith("this version of Codex cannot say what it has done in this session")
+    assert ("variant" in ended.error, USE_NATIVE_HINT in ended.error) == (False, True)
+
+
+def without_methods(folder: Path, *methods: str) -> str:
+    """The real Codex without these methods: it answers as to any method that it does not know."""
+    path = folder / "reduced-codex"
+    changes = ";".join(f's#"{method}"#"{method}/unknown"#' for method in methods)
+    path.write_text(f'#!/bin/sh\nsed -u {shlex.quote(changes)} | {shlex.quote(codex_binary())} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
