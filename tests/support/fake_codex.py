@@ -53,6 +53,8 @@ class Server:
         self._threads = Threads(folder / "threads")
         self._wire = Wire(folder, self._faults)
         self._turns: dict[str, Turn] = {}
+        self._folders: dict[str, str] = {}
+        """Where each thread works."""
         self._asked = -1
         self._open: dict[int, queue.SimpleQueue[Json | None]] = {}
         self._environ = {name: os.environ[name] for name in _CORE if name in os.environ} | _set_by(settings)
@@ -119,6 +121,7 @@ class Server:
     def on_thread_start(self, params: Json) -> Json:
         thread = str(uuid.uuid4())
         self._threads.own(thread)
+        self._folders[thread] = params["cwd"]
         rest = {"model": "scripted", "modelProvider": "local", "cwd": params.get("cwd", ""), "approvalPolicy": "never"}
         spelled: Json = {
             "thread.id": {"thread": {**self._thread(thread), "id": thread}},
@@ -129,6 +132,7 @@ class Server:
         return {**rest, **spelled[self._script["spelling"]]}
 
     def on_thread_resume(self, params: Json) -> Json:
+        self._folders[params["threadId"]] = params["cwd"]
         return {"thread": self._thread(params["threadId"], not params.get("excludeTurns")), "model": "scripted"}
 
     def on_thread_read(self, params: Json) -> Json:
@@ -258,7 +262,7 @@ class Server:
         self._notify(turn, "thread/tokenUsage/updated", tokenUsage=usage)
 
     def do_run(self, turn: Turn, command: str, step: Json) -> None:
-        cwd = step.get("cwd") or os.getcwd()
+        cwd = step.get("cwd") or self._folders[turn.thread]
         details: Json = {"command": command, "cwd": cwd, "commandActions": [], "source": "agent"}
         pid = None if step.get("asks") else "1"
         item: Json = {
@@ -306,7 +310,7 @@ class Server:
         file_changes = [{"path": path, "kind": {"type": "add"}, "diff": text} for path, text in changes.items()]
         item: Json = {"type": "fileChange", "id": turn.name("call"), "changes": file_changes, "status": "inProgress"}
         for path, text in changes.items():
-            Path(path).write_text(text)
+            Path(self._folders[turn.thread], path).write_text(text)
         self._item(turn, item, status="completed")
 
     def do_tool(self, turn: Turn, name: str, step: Json) -> None:

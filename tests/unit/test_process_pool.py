@@ -81,7 +81,7 @@ async def test_an_idle_process_is_ended_and_another_one_started_when_it_is_neede
 ) -> None:
     async with open_pool(tmp_path, 0.01) as pool:
         first = await use_once(pool, session(tmp_path / "used"))
-        await first.wait_retired()
+        await first.wait_end_requested()
         async with pool.acquire(session(tmp_path / "used")) as second:
             assert second is not first
             assert second.is_usable

@@ -39,6 +39,8 @@ from outrider.runtimes.mcp_server import McpSession
 from outrider.system.task_groups import background_group
 
 INITIALIZE_TIMEOUT = 60.0
+_MAX_THREADS = 50
+"""Threads that one process keeps open for their next turn; each takes some memory."""
 _MAX_QUEUED = 256
 """Messages of one thread that are queued before the other threads have to wait."""
 _UNUSED_NOTIFICATIONS = (
@@ -116,27 +118,40 @@ class AppServer:
         self._subscribers: dict[str, ThreadMessages] = {}
         self._threads: dict[str, LoadedThread] = {}
         self._thread_usage: dict[str, Usage] = {}
-        self._default_model = ""
+        self._default_models: dict[str, str] = {}
+        """By workspace, whose own settings may name one."""
         self._is_logged_in = False
         self._config_warning = ""
-        self._retired = anyio.Event()
+        self._is_retired = False
+        self._end_requested = anyio.Event()
+        self._interrupts_others = False
 
     @property
     def is_usable(self) -> bool:
-        return not self._retired.is_set() and not self._child.is_closed
+        return not self._is_retired and not self._child.is_closed
 
     @property
     def is_logged_in(self) -> bool:
         """Whether `ensure_login` has succeeded."""
         return self._is_logged_in
 
-    def retire(self) -> None:
-        """Let no other turn use it, and have the pool end it with everything it started."""
-        self._retired.set()
+    @property
+    def interrupts_others(self) -> bool:
+        """Whether it has ended for a reason that lies in another turn, as far as that is known."""
+        return self._interrupts_others
 
-    async def wait_retired(self) -> None:
-        """Wait until it is retired, or has exited and every message was routed."""
-        await self._retired.wait()
+    def retire(self) -> None:
+        """Let no other turn use it. The turns that use it finish."""
+        self._is_retired = True
+
+    def end(self) -> None:
+        """Have the pool end it at once with everything it started, because a turn cannot be stopped otherwise."""
+        self._is_retired = True
+        self._end_requested.set()
+
+    async def wait_end_requested(self) -> None:
+        """Wait until it has to be ended, or has exited and every message was routed."""
+        await self._end_requested.wait()
 
     async def request(self, method: str, params: dict[str, Any], within: float | None = None) -> Raw:
         """`within` are seconds. Raises RpcError, RequestTimeout or ProcessExited."""
@@ -166,9 +181,17 @@ class AppServer:
         """The thread, if this process has it open."""
         return self._threads.get(id)
 
-    def register_thread(self, thread: LoadedThread) -> None:
-        """Remember that this process has the thread open."""
+    async def register_thread(self, thread: LoadedThread) -> None:
+        """Remember that this process has the thread open. When it has too many, it may close the oldest unused one."""
         self._threads[thread.id] = thread
+        unused = [id for id, each in self._threads.items() if id not in self._subscribers and not each.mcp_session]
+        if len(self._threads) <= _MAX_THREADS or not unused or unused[0] == thread.id:
+            return
+        del self._threads[unused[0]]
+        try:
+            await self.request("thread/unsubscribe", {"threadId": unused[0]})
+        except RpcError as error:
+            log.info("Codex does not close threads: %s", error)
 
     def set_thread_model(self, thread: str, model: str) -> None:
         self._threads[thread] = replace(self._threads[thread], model=model)
@@ -180,19 +203,22 @@ class AppServer:
     def set_thread_usage(self, thread: str, usage: Usage) -> None:
         self._thread_usage[thread] = usage
 
-    def set_default_model(self, model: str) -> None:
-        self._default_model = model
+    def set_default_model(self, workspace: str, model: str) -> None:
+        self._default_models[workspace] = model
 
-    async def default_model(self) -> str:
-        """The model that Codex uses when we name none; empty when it does not say."""
+    async def default_model(self, workspace: str) -> str:
+        """The model that Codex uses there when we name none; empty when it does not say."""
+        if model := self._default_models.get(workspace):
+            return model
+        model = ""
         try:
-            if not self._default_model:
-                self._default_model = parse_configured_model(await self.request("config/read", {}))
-            if not self._default_model:
-                self._default_model = parse_default_model(await self.request("model/list", {}))
+            model = parse_configured_model(await self.request("config/read", {"cwd": workspace}))
+            model = model or parse_default_model(await self.request("model/list", {}))
         except RpcError as error:
             log.info("Codex does not say which model is its default: %s", error)
-        return self._default_model
+        if model:
+            self._default_models[workspace] = model
+        return model
 
     async def initialize(self, within: float = INITIALIZE_TIMEOUT) -> None:
         """The handshake. Raises what a request raises, and CodexFailed for a version that is too old."""
@@ -252,7 +278,8 @@ class AppServer:
         except ProcessExited as exited:
             log.info("%s", exited)
         finally:
-            self.retire()
+            self._interrupts_others = self._is_retired or len(self._subscribers) > 1
+            self.end()
             for messages in self._subscribers.values():
                 messages.end()
 

@@ -23,7 +23,7 @@ INSTALL = "Install it (`npm install -g @openai/codex`, or `pip install openai-co
 
 
 def codex_program(config: Config, cwd: Path, marker: str) -> Program:
-    """The app-server for a workspace. Nothing is written into the person's own settings. Raises Refused."""
+    """The app-server, started in this folder. Nothing is written into the person's own settings. Raises Refused."""
     environ = codex_environment(config)
     settings = {
         # By default, commands get every variable, also those with keys.
