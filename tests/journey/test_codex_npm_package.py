@@ -56,11 +56,11 @@ def native(folder: Path, text: str = "#!/bin/sh\n") -> Path:
     return write_program(folder / "vendor" / TARGET / "bin" / "codex", text)
 
 
-@pytest.mark.parametrize("place", [f"@openai/{NAME}", f"@openai/codex/node_modules/@openai/{NAME}", "@openai/codex"])
-def test_the_native_program_is_found_wherever_npm_puts_it(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("folder", [f"@openai/{NAME}", f"@openai/codex/node_modules/@openai/{NAME}", "@openai/codex"])
+def test_the_native_program_is_found_wherever_npm_puts_it(tmp_path: Path, folder: str) -> None:
     modules = tmp_path / "node_modules"
     command = install(modules)
-    program = native(modules / place)
+    program = native(modules / folder)
     found = find_native_program(str(command))
     assert found is not None
     assert found.path == str(program)
