@@ -47,7 +47,7 @@ async def test_a_model_that_is_out_of_reach_is_named_when_the_time_is_up(tmp_pat
         with anyio.fail_after(60):
             done = await agent.say("hi", session="s")
     assert done.outcome == "failed"
-    assert "(codex.seconds), while Codex was trying again after: Reconnecting" in done.error
+    assert "(codex.seconds). The last error of Codex: Reconnecting" in done.error
     assert "codex login" not in done.error
 
 

@@ -3,8 +3,8 @@
     acp_agent.py FOLDER [WORD…]
 
 Words: `forgets` (it cannot resume a session), `resumes` (without a replay), `version-2`, `dies-at-METHOD`,
-`silent-at-METHOD`, `quiet` (answers to its questions are no effects),
-`login` (a session needs one first), `stays` (it does not exit when its stdin is closed).
+`silent-at-METHOD`, `quiet` (answers to its questions are no effects), `blind` (it accepts no images), `login` (it needs
+one for a session), `stays` (it does not exit when its stdin is closed).
 A prompt ends in `do [[ACT, …], …]`, e.g. `do [["say", "hi"], ["effect", "rang"]]`.
 """
 
@@ -15,6 +15,9 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parent))
+from drift import Drift
 
 FOLDER, WORDS = Path(sys.argv[1]), set(sys.argv[2:])
 OPTIONS = [
@@ -41,15 +44,37 @@ class Agent:
         self.answers: dict[int, Any] = {}
         self.answered = threading.Condition()
         self.asked = 0
+        self.drift = -1
+        self.sent: dict[str, int] = {}
+        self.methods: dict[int, str] = {}
+        """Of the requests it got, by their id."""
         self.allowed = False
         """Whether the last permission was granted."""
         self.looks = False
         """After an interruption it checks before it repeats something, as a good agent does."""
 
     def send(self, **message: Any) -> None:
+        name = message.get("method") or f"response {self.methods.get(message.get('id', 0))}"
         with self.speaking:
-            sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+            line = json.dumps(self.differ({"jsonrpc": "2.0", **message}, name)) + "\n"
+            with (FOLDER / "said").open("a") as file:
+                file.write(line)
+            sys.stdout.write(line)
             sys.stdout.flush()
+
+    def differ(self, message: dict[str, Any], name: str) -> dict[str, Any]:
+        """The file `drift` says which message is to be different, and how; it is removed when that is done."""
+        path = FOLDER / "drift"
+        if not path.exists():
+            return message
+        wanted = json.loads(path.read_text())
+        if wanted["number"] != self.drift:
+            self.drift, self.sent = wanted["number"], {}
+        count = self.sent[name] = self.sent.get(name, 0) + 1
+        if (name, count) != (wanted["name"], wanted["count"]):
+            return message
+        path.unlink()
+        return Drift(tuple(wanted["path"]), wanted["how"], wanted["value"]).apply(message)
 
     def notify(self, session: str, update: dict[str, Any], *, is_recorded: bool = True) -> None:
         if is_recorded:
@@ -88,6 +113,8 @@ class Agent:
             case ["effect", name]:
                 if not (self.looks and name in did()):
                     write("effects", name)
+            case ["play", name, count]:
+                self.play(session, name, count)
             case ["environ"]:
                 write("effects", sorted(os.environ))
             case _:
@@ -122,6 +149,14 @@ class Agent:
             case _:
                 raise SystemExit(f"no such act: {act}")
 
+    def play(self, session: str, name: str, count: int) -> None:
+        """Send the messages in a file, and wait for so many answers."""
+        for line in (FOLDER / name).read_text().splitlines():
+            self.send(**json.loads(line.replace('"sessionId": "some text"', f'"sessionId": {json.dumps(session)}')))
+        with self.answered:
+            while len(self.answers) < count:
+                self.answered.wait()
+
     def prompt(self, number: int, session: str, text: str) -> None:
         self.looks = "was cut off" in text
         self.allowed = False
@@ -137,6 +172,7 @@ class Agent:
 
     def answer(self, number: int, method: str, params: dict[str, Any]) -> None:
         write("received", {"method": method, "params": params})
+        self.methods[number] = method
         if f"dies-at-{method}" in WORDS:
             print("it was all too much", file=sys.stderr, flush=True)
             os._exit(4)
@@ -179,6 +215,7 @@ class Agent:
                     self.answers[message["id"]] = message.get("result") or message.get("error")
                     self.answered.notify_all()
                 write("received", {"method": "answer", "params": self.answers[message["id"]]})
+                write("numbered", {"id": message["id"], "answer": self.answers[message["id"]]})
             elif "id" in message:
                 self.answer(message["id"], message["method"], message.get("params") or {})
             else:
@@ -187,7 +224,7 @@ class Agent:
 
 
 def introduced() -> dict[str, Any]:
-    can: dict[str, Any] = {"promptCapabilities": {"image": True}}
+    can: dict[str, Any] = {"promptCapabilities": {"image": "blind" not in WORDS}}
     if "resumes" in WORDS:
         can["sessionCapabilities"] = {"resume": {}}
     elif "forgets" not in WORDS:

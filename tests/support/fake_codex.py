@@ -56,7 +56,8 @@ class Server:
         self._folders: dict[str, str] = {}
         """Where each thread works."""
         self._asked = -1
-        self._open: dict[int, queue.SimpleQueue[Json | None]] = {}
+        self._open: dict[str, queue.SimpleQueue[Json | None]] = {}
+        """Where responses are expected, by the JSON of their id."""
         self._environ = {name: os.environ[name] for name in _CORE if name in os.environ} | _set_by(settings)
 
     def run(self) -> None:
@@ -65,7 +66,7 @@ class Server:
                 file.write(line)
             message = json.loads(line)
             if "method" not in message:
-                self._open.pop(message["id"], queue.SimpleQueue()).put(message)
+                self._open.pop(json.dumps(message["id"]), queue.SimpleQueue()).put(message)
             elif "id" in message:
                 self._answer(message)
         self._end_commands()
@@ -78,10 +79,10 @@ class Server:
             return
         refused = self._faults.get("refuses", {}).get(method) or self._refusal(method, params)
         if refused:
-            self._wire.put({"id": number, "error": {"code": -32600, "message": refused}})
+            self._wire.put({"id": number, "error": {"code": -32600, "message": refused}}, f"response {method}")
             return
         turn = self._new_turn(params) if method == "turn/start" else None
-        self._wire.put({"id": number, "result": self._result(method, params, turn)})
+        self._wire.put({"id": number, "result": self._result(method, params, turn)}, f"response {method}")
         self._wire.meet(f"answered {method}")
         if turn:
             threading.Thread(target=self._play, args=(turn,), daemon=True).start()
@@ -245,7 +246,6 @@ class Server:
         size = step.get("chunk", 8)
         for at in range(0, len(text), size):
             self._notify(turn, "item/agentMessage/delta", itemId=item["id"], delta=text[at : at + size])
-            turn.is_over.wait(step.get("pause", 0.0))
         self._ended(turn, {**item, "text": text})
         if text.startswith(_ABORTED):
             turn.is_over.wait()
@@ -341,10 +341,11 @@ class Server:
     def _ask(self, turn: Turn, method: str, params: Json) -> Json:
         """The response to a request; empty when the turn ends before it."""
         self._asked += 1
-        self._open[self._asked] = turn.answers
         asked = {"threadId": turn.thread, "turnId": turn.id, **params}
         self._wire.meet(f"before {method}")
-        self._wire.put({"method": method, "id": self._asked, "params": asked})
+        message = self._wire.differ({"method": method, "id": self._asked, "params": asked}, method)
+        self._open[json.dumps(message.get("id"))] = turn.answers
+        self._wire.send(message)
         self._wire.meet(method)
         answer = turn.answers.get()
         self._wire.meet(f"answered {method}")

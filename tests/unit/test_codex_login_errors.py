@@ -104,7 +104,7 @@ def test_the_kind_of_an_error_tells_too(info: object, is_login: bool) -> None:
         (
             CodexError("Reconnecting... 2/5", None, "exceeded retry limit, last status: 429"),
             42.0,
-            "too late, while Codex was trying again after: Reconnecting... 2/5 (exceeded retry limit, last",
+            "too late. The last error of Codex: Reconnecting... 2/5 (exceeded retry limit, last",
         ),
     ],
 )

@@ -136,9 +136,35 @@ async def test_a_web_search_is_recorded_with_its_query_which_comes_at_its_end() 
     assert isinstance(codex.turn.entries[-1].body, Result)
 
 
-async def test_an_error_that_codex_retries_after_is_over_when_its_model_answers() -> None:
+@pytest.mark.parametrize("retries", [True, False])
+async def test_an_error_is_open_until_something_follows_it(retries: bool) -> None:
     codex = ReportedTurn()
-    await codex.report("error", willRetry=True, error={"message": "Reconnecting... 1/5"})
-    assert codex.reader.retrying
+    await codex.report("error", willRetry=retries, error={"message": "Reconnecting... 1/5"})
+    assert codex.reader.open_error
     await codex.report("item/agentMessage/delta", itemId="m", delta="so")
-    assert codex.reader.retrying is None
+    assert codex.reader.open_error is None
+
+
+async def test_a_message_that_was_begun_again_is_not_recorded_as_the_partial_one() -> None:
+    codex = ReportedTurn()
+    await codex.report("item/agentMessage/delta", itemId="m1", delta="I shall")
+    await codex.report_item("item/started", "agentMessage", id="m2")
+    await codex.report("item/agentMessage/delta", itemId="m2", delta="As you wish")
+    await codex.reader.record_partial_messages()
+    await codex.recorder.close()
+    assert [entry.body.text for entry in codex.turn.entries if isinstance(entry.body, Reply)] == ["As you wish"]
+    assert [delta.kind for delta in codex.turn.deltas] == ["text", "reset", "text"]
+
+
+@pytest.mark.behaviour("A12")
+def test_the_time_after_the_marker_counts_from_what_was_reported_last() -> None:
+    watchdog = TurnWatchdog(0.0, 86_400, 86_400, _GRACE)
+    watchdog.abort_marked(1.0)
+    watchdog.abort_marked(9.0)
+    assert [watchdog.check(now) for now in (11.5, 18.9, 19.0)] == ["", "", "aborted"]
+    assert watchdog.seconds_to_next_check(18.9) == pytest.approx(0.1)
+    watchdog.answer_pending(18.9)
+    assert watchdog.check(30.0) == ""
+    watchdog.answer_sent(30.0)
+    watchdog.abort_refuted()
+    assert watchdog.check(60.0) == ""

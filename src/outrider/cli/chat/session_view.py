@@ -32,7 +32,7 @@ from outrider.core.events import (
 )
 from outrider.core.plan import State, fold
 from outrider.core.tasks import TaskState
-from outrider.core.text import duration, escape_invisible
+from outrider.core.text import duration, escape_invisible, plural
 from outrider.core.types import Call, Usage
 
 SHELL = "shell"
@@ -117,6 +117,7 @@ def _notice_line(body: Input) -> Note:
         ", ".join(part for part in (exit_code, duration(notice.duration) if has_ended else "") if part),
         notice.reason,
         f"answer with /write {notice.task} TEXT" if notice.event == "stalled" else "",
+        f"{plural(notice.left_out, 'more match', 'more matches')}; see /tail {notice.task}" if notice.left_out else "",
     ]
     line = " · ".join(sanitize_line(escape_invisible(part), 80) for part in parts if part)
     return Note(f"{_TONE_SYMBOLS.get(tone, '●')} {line}", tone)

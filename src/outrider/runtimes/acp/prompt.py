@@ -8,7 +8,8 @@ from msgspec import Struct
 from outrider.core.plan import State
 from outrider.core.prompt import Transcript, UserMessage
 from outrider.core.types import Call
-from outrider.runtimes.external.history import History, HistoryImage
+from outrider.runtimes.external.history import History
+from outrider.runtimes.external.images import ImageContent
 from outrider.runtimes.external.recorder import clip_middle
 
 NAME = "acp"
@@ -34,7 +35,7 @@ class PromptStart(Struct, frozen=True):
     """The number of the newest input."""
     preamble: str = ""
     """Text before the inputs."""
-    preamble_images: tuple[HistoryImage, ...] = ()
+    preamble_images: tuple[ImageContent, ...] = ()
 
 
 def prompt_name(state: State) -> str:

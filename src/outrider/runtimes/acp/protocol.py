@@ -187,6 +187,8 @@ class ContentBlock(_AcpStruct, frozen=True):
     new_text: str | None = None
     uri: str | None = None
     name: str | None = None
+    data: str | None = None
+    """Of an image, in Base64."""
 
 
 class PlanEntry(_AcpStruct, frozen=True):

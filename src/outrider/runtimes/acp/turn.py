@@ -49,7 +49,7 @@ class AcpTurnRun:
         self._turn = turn
         self._agent = agent
         self._context = context
-        self._recorder = TurnRecorder(turn, NAME, context.tool_environment.redact)
+        self._recorder = TurnRecorder(turn, NAME, context.tool_environment.redact, context.blobs.put)
         self._journal = JournalWatcher(turn)
         self._approvals = ApprovalGate(turn, context.tool_environment, self._journal, asks_before_running=True)
 

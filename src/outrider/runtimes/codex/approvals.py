@@ -23,8 +23,9 @@ from outrider.core.approvals import (
     Verdict,
     argument_details,
 )
-from outrider.core.events import Delta
+from outrider.core.events import Delta, Result
 from outrider.core.ports import Turn
+from outrider.core.text import plural
 from outrider.runtimes.codex.app_server import AppServer, LoadedThread
 from outrider.runtimes.codex.notifications import (
     ItemTracker,
@@ -60,8 +61,8 @@ TOOL_CALL = "item/tool/call"
 QUESTION_METHODS = frozenset({COMMAND, PATCH, PERMISSIONS, ELICITATION})
 _REPORT_TIMEOUT = 5.0
 """Seconds to wait until Codex has reported a call that came over MCP."""
-SendResult = Callable[[str, bool], Awaitable[None]]
-"""Sends Codex the text of a result, and whether the call failed."""
+SendResult = Callable[[Result], Awaitable[None]]
+"""Sends Codex a result."""
 log = logging.getLogger("outrider.codex")
 
 
@@ -250,7 +251,8 @@ class ServerRequests:
         send_result = partial(self._send_tool_result, request)
         if arguments is None or not params.tool:
             self._emit_note("Codex called one of Outrider's tools, and Outrider could not read how; it was not run")
-            self._group.start_soon(send_result, "not run: Outrider could not read the call", True)
+            unread = Result(params.call_id, "not run: Outrider could not read the call", failed=True)
+            self._group.start_soon(send_result, unread)
             return
         call = parse_our_call(params.call_id or _own_item_id(params, request.id), params.tool, arguments)
         self._group.start_soon(self._in_order, self._run_tool, call, send_result)
@@ -262,8 +264,9 @@ class ServerRequests:
             pending.answer("not run: it did not say which call this is (_meta.callId)", failed=True)
             return
 
-        async def send_result(text: str, failed: bool) -> None:
-            pending.answer(text, failed=failed)
+        async def send_result(result: Result) -> None:
+            images = f"\n[{plural(len(result.images), 'image')} left out here]" if result.images else ""
+            pending.answer(result.text + images, failed=result.failed)
 
         call = parse_our_call(pending.id, pending.tool, pending.args)
         self._group.start_soon(self._in_order, self._run_mcp_tool, call, send_result)
@@ -325,17 +328,17 @@ class ServerRequests:
         """Run a call of one of our tools, after a person has allowed it where that is needed."""
         if self._recorder.has_seen(external.item_id):
             # Codex gave it up while it waited for its turn.
-            await send_result("not run: Codex has ended this call already", True)
+            await send_result(Result(external.item_id, "not run: Codex has ended this call already", failed=True))
             return
         call = await self._recorder.call_announced(external, is_held=True)
         while (result := await self._tool_runner.run(self._turn, call)) is None:
             await self._approvals.deny_unreachable()
             await self._approvals.wait_for_answers(call)
         await self._recorder.call_returned(external.item_id)
-        await send_result(result.text, result.failed)
+        await send_result(result)
 
-    async def _send_tool_result(self, request: RpcRequest, text: str, failed: bool) -> None:
-        content = {"contentItems": [{"type": "inputText", "text": text}], "success": not failed}
+    async def _send_tool_result(self, request: RpcRequest, result: Result) -> None:
+        content = {"contentItems": self._tool_runner.render_content(result), "success": not result.failed}
         await self._server.respond(request.id, content)
 
     def _emit_note(self, text: str) -> None:

@@ -67,14 +67,14 @@ def turn_failed(error: CodexError | None) -> CodexFailed:
     return codex_failed(_describe(error), _evidence(error))
 
 
-def deadline_reached(what: str, retrying: CodexError | None, silent: float) -> str:
-    """The reason of a turn that took too long, with what it waited for.
+def deadline_reached(what: str, error: CodexError | None, silent: float = 0.0) -> str:
+    """The reason of a turn that took too long or stopped without its end, with what it waited for.
 
-    `retrying` is the error after which Codex was trying again, `silent` how long it waited for its model, in seconds.
+    `error` is what Codex reported last, `silent` how long it waited for its model, in seconds.
     """
     evidence = ""
-    if retrying:
-        what, evidence = f"{what}, while Codex was trying again after: {_describe(retrying)}", _evidence(retrying)
+    if error:
+        what, evidence = f"{what}. The last error of Codex: {_describe(error)}", _evidence(error)
     elif silent >= _LONG_SILENCE:
         what = f"{what}. Codex had waited for a reply of its model for {silent:.0f} s"
     return str(codex_failed(what, evidence))

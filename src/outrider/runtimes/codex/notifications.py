@@ -22,7 +22,7 @@ from outrider.runtimes.codex.protocol import (
     NotificationParams,
     RawItem,
     ThreadItem,
-    TokenUsage,
+    ThreadTokenUsage,
     get_field,
     is_server_request,
     parse_arguments,
@@ -34,6 +34,7 @@ from outrider.runtimes.codex.protocol import (
 )
 from outrider.runtimes.codex.tools import SERVER, parse_our_call
 from outrider.runtimes.codex.watchdog import TurnWatchdog
+from outrider.runtimes.external.images import ImageCollector
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, TurnRecorder
 from outrider.runtimes.jsonrpc.connection import RpcNotification
 from outrider.runtimes.jsonrpc.decoding import UnreadReporter
@@ -53,7 +54,7 @@ _SHELL_FOLDERS = ("", "/bin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin",
 _KNOWN_STATUSES = {"inProgress", "completed", "failed", "declined"}
 _OF_START = ("type", "id", "command", "cwd", "changes", "server", "tool", "arguments", "query", "path", "prompt")
 """Fields of an item that say what it is; they are the same when it completes."""
-_SHOWN = {"status", "aggregatedOutput", "exitCode", "changes", "result", "error", "command", "query", "path"}
+_OUTCOME_FIELDS = {"status", "aggregatedOutput", "exitCode", "changes", "result", "error", "command", "query", "path"}
 """Fields of an item whose loss is said in its outcome."""
 SILENT_TYPES = {
     *("userMessage", "hookPrompt", "agentMessage", "functionCallOutput", "plan", "reasoning", "mcpToolCall"),
@@ -107,7 +108,7 @@ def is_running(item: ThreadItem) -> bool:
 def outcome_of_item(item: ThreadItem) -> CallOutcome:
     """The outcome of a call that has ended; with what of it could not be read, and with a status that is not known."""
     outcome = _read_outcome(item)
-    missing = [name for name in item.unread if name.partition("[")[0].partition(".")[0] in _SHOWN]
+    missing = [name for name in item.unread if name.partition("[")[0].partition(".")[0] in _OUTCOME_FIELDS]
     notes = [f"[Outrider could not read: {', '.join(missing)}]"] if missing else []
     if item.status and item.status not in _KNOWN_STATUSES:
         notes.append(f"[Codex reports the status `{item.status[:100]}`, which Outrider does not know]")
@@ -131,7 +132,15 @@ def _read_outcome(item: ThreadItem) -> CallOutcome:
             text = "; ".join(f"{_kind(change)} {change.path}" for change in item.changes or ())
             return CallOutcome(f"failed: {text}" if failed else text, failed, f"{count} file{'s' * (count != 1)}")
         case "mcpToolCall":
-            return CallOutcome(_message(item.error) or _content(item.result), failed)
+            images = ImageCollector()
+            text = _message(item.error) or _content(item.result, images)
+            return CallOutcome(text, failed, images=tuple(images.images))
+        case "imageGeneration" if isinstance(item.result, str) and item.result:
+            images = ImageCollector()
+            text = images.add(item.result)
+            return CallOutcome(text, failed, images=tuple(images.images))
+        case "imageView" if not failed:
+            return CallOutcome(f"[Codex looked at the image {item.path or ''}; only its model saw it]")
         case _:
             return CallOutcome(_message(item.error) or item.status or "done", failed)
 
@@ -232,16 +241,23 @@ def _message(error: Any) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _content(result: Any) -> str:
-    """The texts of an MCP result or of a function output, or else its JSON."""
+def _content(result: Any, images: ImageCollector | None = None) -> str:
+    """The texts of an MCP result or of a function output, with a note for each image; or else its JSON."""
     if isinstance(result, str):
         return result
     parts = get_field(result, "content") or result
     if isinstance(parts, list):
-        values = [get_field(part, "text") for part in cast("list[object]", parts)]
+        images = images or ImageCollector()
+        values = [_part_text(part, images) for part in cast("list[object]", parts)]
         if texts := [value for value in values if isinstance(value, str)]:
             return "\n".join(texts)
     return "" if result is None else msgspec.json.encode(result).decode()
+
+
+def _part_text(part: object, images: ImageCollector) -> object:
+    kind, data = get_field(part, "type"), get_field(part, "data") or get_field(part, "image_url")
+    is_image = kind in ("image", "input_image") and isinstance(data, str)
+    return images.add(data) if is_image else get_field(part, "text")
 
 
 class ItemTracker(Struct):
@@ -274,7 +290,7 @@ class NotificationReader:
         self._watchdog = watchdog
         self._tracker = tracker
         self._last_error: CodexError | None = None
-        self._is_retrying = False
+        self._is_in_error = False
         self._thread_usage: Usage | None = None
         self._is_compacting = False
         self._abort_item = ""
@@ -301,9 +317,9 @@ class NotificationReader:
         self._thread_usage = usage
 
     @property
-    def retrying(self) -> CodexError | None:
-        """The error after which Codex tries again, as long as nothing has come of that."""
-        return self._last_error if self._is_retrying else None
+    def open_error(self) -> CodexError | None:
+        """The last error, as long as nothing has followed it."""
+        return self._last_error if self._is_in_error else None
 
     @property
     def acknowledges_inputs(self) -> bool:
@@ -381,7 +397,7 @@ class NotificationReader:
 
     def _progress(self, item: str) -> None:
         """The turn goes on with this item: its model answers, and an earlier message did not abort it."""
-        self._is_retrying = False
+        self._is_in_error = False
         if self._abort_item and item != self._abort_item:
             self._abort_item = ""
             self._watchdog.abort_refuted()
@@ -401,6 +417,7 @@ class NotificationReader:
             if item.type in ("agentMessage", "reasoning"):
                 # What follows belongs to the next reply.
                 await self._recorder.flush()
+                self._drop_partial_messages(item.id)
             return
         if not item.id:
             # It is recorded when it completes.
@@ -414,6 +431,14 @@ class NotificationReader:
         if not is_running(item):
             self._unconfirmed.append((item.id, anyio.current_time() + ASSUME_STARTED_AFTER))
             self._unconfirmed_added.set()
+
+    def _drop_partial_messages(self, item: str) -> None:
+        """Forget messages that never complete, because an input during the turn made the model begin again."""
+        stale = [message for message in self._partial_messages if message != item]
+        for message in stale:
+            del self._partial_messages[message]
+        if stale:
+            self._turn.emit(Delta("Codex began its reply again", "reset"))
 
     async def _item_completed(self, item: ThreadItem, now: float) -> None:
         item = complete_item(item, find_started(item, self._tracker.open_items))
@@ -471,12 +496,12 @@ class NotificationReader:
         self._check_abort(params.item_id, "".join(parts[-_ABORT_WINDOW:]), now)
 
     def _error_reported(self, params: NotificationParams) -> None:
-        self._last_error, self._is_retrying = params.error, params.will_retry
+        self._last_error, self._is_in_error = params.error, True
         if params.will_retry:
             self._partial_messages.clear()
             self._turn.emit(Delta(render_retry(params.error), "reset"))
 
-    def _count_tokens(self, reported: TokenUsage) -> None:
+    def _count_tokens(self, reported: ThreadTokenUsage) -> None:
         """Count what was added to the total of the thread. `last` is reported again when a compaction begins."""
         before, last = self._thread_usage, reported.last.usage()
         if reported.total is None:

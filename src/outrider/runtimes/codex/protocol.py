@@ -79,7 +79,7 @@ class Tokens(Struct, rename="camel"):
         )
 
 
-class TokenUsage(Struct):
+class ThreadTokenUsage(Struct):
     """The tokens of a thread."""
 
     last: Tokens = _default(default_factory=Tokens)
@@ -111,7 +111,7 @@ class NotificationParams(Struct, rename="camel"):
     delta: str = ""
     error: CodexError = _default(default_factory=CodexError)
     will_retry: bool = False
-    token_usage: TokenUsage = _default(default_factory=TokenUsage)
+    token_usage: ThreadTokenUsage = _default(default_factory=ThreadTokenUsage)
     message: str = ""
     request_id: Any = None
     status: Any = None

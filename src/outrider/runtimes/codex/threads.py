@@ -1,7 +1,6 @@
 """Threads of Codex: starts or resumes the thread of a session, and injects the history that it has not seen."""
 
 import logging
-from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +21,14 @@ from outrider.runtimes.codex.sandbox_policy import (
     sandbox_policy_of,
     without_profile,
 )
-from outrider.runtimes.codex.tools import MCP_TOOLS_HINT, TaskOutputs, ThreadTools, ToolProvider, dynamic_tools
+from outrider.runtimes.codex.tools import (
+    MCP_TOOLS_HINT,
+    TaskOutputs,
+    ThreadTools,
+    ToolProvider,
+    data_url,
+    dynamic_tools,
+)
 from outrider.runtimes.external.history import LoadImage, render_history
 from outrider.runtimes.jsonrpc.errors import RpcError
 
@@ -73,10 +79,6 @@ class HistoryParts(Struct, frozen=True):
 
     load_image: LoadImage
     task_outputs: TaskOutputs
-
-
-def data_url(media: str, content: bytes) -> str:
-    return f"data:{media};base64,{b64encode(content).decode()}"
 
 
 async def open_thread(server: AppServer, turn: Turn, options: ThreadOptions) -> OpenThread:

@@ -5,6 +5,7 @@
 
 import logging
 import re
+from base64 import b64encode
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from hashlib import blake2b
@@ -16,9 +17,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from outrider.config.schema import Config
+from outrider.core.errors import Refused
 from outrider.core.events import Result
 from outrider.core.ports import Tools, Turn
 from outrider.core.types import Call
+from outrider.runtimes.external.history import LoadImage
 from outrider.runtimes.external.recorder import ExternalCall
 from outrider.runtimes.mcp_server import McpServer, McpSession, ToolListing
 from outrider.runtimes.tool_runner import ToolRunner
@@ -80,24 +83,39 @@ class TaskOutputs:
     """The output files of tasks, which are in Outrider's home: Codex's sandbox hides them, and `tasks` reads them."""
 
     def __init__(self, home: Path) -> None:
-        self._path = re.compile(re.escape(str(home / "tasks")) + r"/(\w+)/output\b")
+        self._path = re.compile(re.escape(str(home / "tasks")) + r"/([\w-]+)/output\b")
 
     def rename(self, text: str) -> str:
         """The text with each of these files replaced by the call that reads it."""
         return self._path.sub(r"tasks(action=read, task=\1)", text)
 
 
+def data_url(media: str, content: bytes) -> str:
+    return f"data:{media};base64,{b64encode(content).decode()}"
+
+
 class OwnToolRunner:
     """Runs Outrider's tools for Codex."""
 
-    def __init__(self, tool_runner: ToolRunner, outputs: TaskOutputs) -> None:
+    def __init__(self, tool_runner: ToolRunner, outputs: TaskOutputs, load_image: LoadImage) -> None:
         self._tool_runner = tool_runner
         self._outputs = outputs
+        self._load_image = load_image
 
     async def run(self, turn: Turn, call: Call) -> Result | None:
         """The result as Codex reads it; it is recorded as every runtime reads it. None while a question is pending."""
         result = await self._tool_runner.run(turn, call)
         return replace(result, text=self._outputs.rename(result.text)) if result else None
+
+    def render_content(self, result: Result) -> list[dict[str, str]]:
+        """The result of a dynamic tool call."""
+        content = [{"type": "inputText", "text": result.text}]
+        for image in result.images:
+            try:
+                content.append({"type": "inputImage", "imageUrl": data_url(image.media, self._load_image(image))})
+            except Refused:
+                content.append({"type": "inputText", "text": "[an image was here, which cannot be read any more]"})
+        return content
 
 
 def is_our_call(call: Call, tools: Tools) -> bool:

@@ -45,12 +45,11 @@ from outrider.runtimes.codex.threads import (
     HistoryParts,
     OpenThread,
     ThreadOptions,
-    data_url,
     inject_history,
     model_override,
     open_thread,
 )
-from outrider.runtimes.codex.tools import OwnToolRunner, TaskOutputs, ToolProvider
+from outrider.runtimes.codex.tools import OwnToolRunner, TaskOutputs, ToolProvider, data_url
 from outrider.runtimes.codex.watchdog import ABORT_GRACE, TurnWatchdog
 from outrider.runtimes.external.approvals import ApprovalGate, ApprovalSuspended, JournalWatcher
 from outrider.runtimes.external.recorder import CONTINUES_IN_BACKGROUND, TurnRecorder
@@ -223,7 +222,7 @@ class CodexTurnRun:
                     self._items,
                     self._watchdog,
                     self._approvals,
-                    OwnToolRunner(self._tool_runner, self._task_outputs),
+                    OwnToolRunner(self._tool_runner, self._task_outputs, self._load_image),
                     group,
                 )
                 group.start_soon(self._journal.listen, lambda: self._input_arrived.set())
@@ -306,15 +305,15 @@ class CodexTurnRun:
                 case "late":
                     silent = self._watchdog.model_silence(now)
                     text = f"the turn reached its time limit of {seconds} s (codex.seconds)"
-                    raise _TurnTimedOut(deadline_reached(text, self._notifications.retrying, silent))
+                    raise _TurnTimedOut(deadline_reached(text, self._notifications.open_error, silent))
                 case "aborted":
                     raise codex_failed("Codex aborted the turn")
                 case "quiet" if not await self._is_alive():
                     text = "Codex was silent after a tool call and is no longer working on the turn"
-                    raise _TurnTimedOut(deadline_reached(text, self._notifications.retrying, 0.0))
+                    raise _TurnTimedOut(deadline_reached(text, self._notifications.open_error))
                 case "idle" if not await self._is_alive():
                     text = "Codex stopped working on the turn, and did not say in a readable way how it ended"
-                    raise _TurnTimedOut(deadline_reached(text, self._notifications.retrying, 0.0))
+                    raise _TurnTimedOut(deadline_reached(text, self._notifications.open_error))
                 case "quiet" | "idle":
                     self._watchdog.confirmed_alive(anyio.current_time())
                 case "":

@@ -11,6 +11,7 @@ from outrider.core.events import Result
 from outrider.core.prompt import AssistantMessage, Message, ToolMessage, UserMessage
 from outrider.core.text import head_and_tail, plural, size
 from outrider.core.types import Image
+from outrider.runtimes.external.images import ImageContent
 from outrider.runtimes.external.recorder import clip_middle
 
 MAX_HISTORY = 60_000
@@ -31,14 +32,9 @@ LoadImage = Callable[[Image], bytes]
 """The content of an image. Raises Refused when it is lost."""
 
 
-class HistoryImage(Struct, frozen=True):
-    media: str
-    content: bytes
-
-
 class History(Struct, frozen=True):
     text: str = ""
-    images: Sequence[HistoryImage] = ()
+    images: Sequence[ImageContent] = ()
     """In the order of their numbers in the text."""
 
 
@@ -60,8 +56,8 @@ def render_history(messages: Sequence[Message], load_image: LoadImage | None) ->
         return History()
     first, newest = _choose(renderings)
     gap = renderings[first : len(renderings) - newest]
-    kept = [*renderings[:first], *renderings[len(renderings) - newest :]]
-    lines, images = _attach(kept, load_image)
+    chosen = [*renderings[:first], *renderings[len(renderings) - newest :]]
+    lines, images = _attach(chosen, load_image)
     is_cut = bool(gap) or any("characters left out" in line for line in lines)
     if gap:
         missing = sum(len(rendering.text) for rendering in gap)
@@ -89,38 +85,38 @@ def _count_that_fit(sizes: Sequence[int], room: int) -> int:
     return len(sizes)
 
 
-def _attach(renderings: Sequence[_Rendering], load_image: LoadImage | None) -> tuple[list[str], list[HistoryImage]]:
+def _attach(renderings: Sequence[_Rendering], load_image: LoadImage | None) -> tuple[list[str], list[ImageContent]]:
     """The texts, each with a note for its images; and the newest images, as many as may be sent."""
     room, count = MAX_IMAGE_BYTES, 0
-    newest_first: list[HistoryImage | str] = []
+    newest_first: list[ImageContent | str] = []
     for image in [image for rendering in reversed(renderings) for image in reversed(rendering.images)]:
         loaded = _load(image, load_image) if count < MAX_IMAGES else _TOO_MANY
-        if isinstance(loaded, HistoryImage) and len(loaded.content) > room:
+        if isinstance(loaded, ImageContent) and len(loaded.content) > room:
             loaded = _TOO_MANY
-        if isinstance(loaded, HistoryImage):
+        if isinstance(loaded, ImageContent):
             room, count = room - len(loaded.content), count + 1
         newest_first.append(loaded)
     texts: list[str] = []
-    images: list[HistoryImage] = []
+    images: list[ImageContent] = []
     for rendering in renderings:
         notes: list[str] = []
         for image in rendering.images:
             match newest_first.pop():
                 case str() as reason:
                     notes.append(f"[an image was here, {image.media}: {reason}]")
-                case HistoryImage() as attached:
+                case ImageContent() as attached:
                     images.append(attached)
                     notes.append(f"[image {len(images)} of those attached]")
         texts.append(" ".join([rendering.text, *notes]))
     return texts, images
 
 
-def _load(image: Image, load_image: LoadImage | None) -> HistoryImage | str:
+def _load(image: Image, load_image: LoadImage | None) -> ImageContent | str:
     """An image, or why there is none."""
     if load_image is None:
         return "it was left out because you do not accept images"
     try:
-        return HistoryImage(image.media, load_image(image))
+        return ImageContent(image.media, load_image(image))
     except Refused:
         return "it cannot be read any more"
 

@@ -14,7 +14,8 @@ from outrider.core.events import Begun, Reply, Result
 from outrider.core.ports import Turn
 from outrider.core.prompt import UNKNOWN
 from outrider.core.text import head_and_tail
-from outrider.core.types import Call, Usage
+from outrider.core.types import Call, Image, Usage
+from outrider.runtimes.external.images import ImageContent
 from outrider.system.failpoints import failpoint
 
 MAX_TEXT = 20_000
@@ -24,7 +25,7 @@ STARTED_EARLIER = "[this started earlier and continued in the background]\n"
 NOT_ANSWERED_YET = "not run: it waited for an answer when the work was interrupted"
 Redact = Callable[[str], str]
 StoreBlob = Callable[[bytes], str]
-"""Stores a long text outside of the journal, and returns the name it has there."""
+"""Stores a long text or an image outside of the journal, and returns the name it has there."""
 DeferredRecord = Callable[[], Awaitable[None]]
 
 
@@ -42,6 +43,7 @@ class CallOutcome(Struct, frozen=True):
     text: str
     failed: bool = False
     details: str = ""
+    images: tuple[ImageContent, ...] = ()
 
 
 def call_of(runtime: str, call: ExternalCall) -> Call:
@@ -68,7 +70,7 @@ class TurnRecorder:
     """Writes the journal of one turn that an external program runs."""
 
     def __init__(self, turn: Turn, runtime: str, redact: Redact, store_blob: StoreBlob | None = None) -> None:
-        """`store_blob` keeps the whole of a text that is too long for the journal."""
+        """`store_blob` keeps images, and the whole of a text that is too long for the journal."""
         self._store_blob = store_blob
         self._turn = turn
         self._runtime = runtime
@@ -278,8 +280,10 @@ class TurnRecorder:
     ) -> None:
         whole, details = self._redact(outcome.text), self._redact(outcome.details)
         text = clip_middle(whole)
-        blob = self._store_blob(whole.encode(errors="replace")) if self._store_blob and text != whole else ""
-        await self._turn.record(Result(call, text, outcome.failed, blob=blob, details=details, args=args), key=key)
+        store = self._store_blob
+        blob = store(whole.encode(errors="replace")) if store and text != whole else ""
+        images = tuple(Image(store(image.content), image.media) for image in outcome.images) if store else ()
+        await self._turn.record(Result(call, text, outcome.failed, images, blob, details, args), key=key)
 
     async def _record_reply(self, reply: Reply, key: str | None) -> None:
         usage, self._usage = self._usage, Usage()
