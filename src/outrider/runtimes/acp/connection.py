@@ -117,7 +117,7 @@ class AcpAgent:
         self._retire_reason = self._retire_reason or reason
         self._retired.set()
 
-    async def wait_retired(self) -> None:
+    async def wait_end_requested(self) -> None:
         """Wait until it is retired, or has exited and every message was routed."""
         await self._retired.wait()
 
