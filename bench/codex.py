@@ -156,7 +156,7 @@ async def codex_memory() -> list[Row]:
 
 async def _memory_of(chosen: Config, folder: Path, count: int) -> Row:
     progress(f"memory of {count} sessions of Codex in {count} workspaces")
-    workspaces = [folder / f"{count}-{n}" for n in range(count)]
+    workspaces, running = [folder / f"{count}-{n}" for n in range(count)], ""
     async with outrider.open(config=chosen) as agent:
         async with anyio.create_task_group() as group:
             for workspace in workspaces:
