@@ -226,3 +226,20 @@ async def test_a_restart_neither_repeats_nor_loses_what_happened_to_a_stalled_ta
         "same": ("Continue? [y/n]",),
         "old": ("Continue? [y/n]",),
     }
+
+
+async def test_a_command_that_ended_while_no_process_watched_it_waits_for_nothing(tmp_path: Path) -> None:
+    command = "printf 'Continue? '; cat fifo"
+    async with open_scripted(tmp_path, command_runner(), sandbox_mode="off") as agent:
+        os.mkfifo(tmp_path / "work" / "fifo")
+        task = await start(agent, command=command, interactive=True, notify="failures")
+        has_ended = agent.commands.has_ended
+    await anyio.to_thread.run_sync((tmp_path / "work" / "fifo").write_text, "")
+    with anyio.fail_after(PATIENCE):
+        while not has_ended(task):
+            await anyio.sleep(0.02)
+    output = tmp_path / "home" / "tasks" / task.id / "output"
+    os.utime(output, (0, 0))
+    async with open_scripted(tmp_path, command_runner(), sandbox_mode="off") as agent:
+        assert await reports_at_end(agent, task) == Reported()
+        assert (await agent.find_task(task.id)).state == "succeeded"

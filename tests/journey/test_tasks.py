@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from outrider.core.errors import QueueFull
 from outrider.core.events import Ended, Input, Result
 from outrider.core.prompt import Prompt, UserMessage
 from outrider.testing.scripted_model import ScriptedModel, call, says
@@ -100,6 +101,46 @@ async def test_a_command_that_outlives_its_timeout_continues_and_its_end_is_repo
     assert "no work was lost" in flipped["message"]
     assert "| before\n| after" in notice.text
     assert Path(flipped["output_file"]).read_text() == "before\nafter\n"
+
+
+@pytest.mark.behaviour("B3")
+@pytest.mark.parametrize(
+    ("notify", "promise"),
+    [("always", "will get a notice when it has ended"), ("failures", "none if it succeeds"), ("never", "no notice")],
+)
+async def test_a_command_that_leaves_the_foreground_promises_what_its_notify_says(
+    tmp_path: Path, notify: str, promise: str
+) -> None:
+    model = ScriptedModel(says("", call("shell", command="cat fifo", timeout=1, notify=notify)), *[says("ok")] * 3)
+    async with open_scripted(tmp_path, model, sandbox_mode="off") as agent:
+        os.mkfifo(tmp_path / "work" / "fifo")
+        session = await say_and_wait(agent, "go")
+        (flipped,) = await results(agent, session)
+        (task,) = await agent.tasks(session)
+        await anyio.to_thread.run_sync((tmp_path / "work" / "fifo").write_text, "done")
+        await agent.wait_task(task)
+        await agent.wait(await agent.find(session.id))
+        notices = [e for e in await agent.journal(session) if isinstance(e.body, Input) and e.body.source == "task"]
+    assert (flipped["notify"], len(notices)) == (notify != "never", int(notify == "always"))
+    assert promise in flipped["message"]
+
+
+async def test_notices_take_no_place_in_the_queue_of_messages(tmp_path: Path) -> None:
+    model = ScriptedModel(
+        says("", *[call("shell", command="true", background=True)] * 4, call("shell", command="cat fifo", timeout=300)),
+        *[says("ok")] * 9,
+    )
+    async with open_scripted(tmp_path, model, sandbox_mode="off", limits_queue="2") as agent:
+        os.mkfifo(tmp_path / "work" / "fifo")
+        session = await agent.session("s")
+        await agent.post("go", session=session, address=TERMINAL)
+        await wait_for_notices(agent, session, 4)
+        await agent.post("are you there?", session=session, address=TERMINAL)
+        await agent.post("well?", session=session, address=TERMINAL)
+        with pytest.raises(QueueFull):
+            await agent.post("hello?", session=session, address=TERMINAL)
+        await anyio.to_thread.run_sync((tmp_path / "work" / "fifo").write_text, "done")
+        await agent.wait(await agent.find(session.id))
 
 
 @pytest.mark.needs("sandbox")

@@ -1,5 +1,6 @@
 """The matches of a watch pattern are each reported once, also those that are new when the command ends."""
 
+import json
 import os
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from outrider.testing.scripted_model import ScriptedModel, call, says
 from tests.support.task_notices import PATIENCE, Reported, command_runner, notices_in, reports_at_end, start, summary_of
-from tests.support.tasking import open_scripted, say_and_wait, wait_for_notices, with_task_id
+from tests.support.tasking import TERMINAL, open_scripted, say_and_wait, wait_for_notices, with_task_id
 
 pytestmark = [pytest.mark.anyio, pytest.mark.behaviour("B7")]
 
@@ -80,6 +81,29 @@ async def test_the_last_matches_of_a_task_that_is_killed_are_reported_unless_eve
             case _:
                 expected = Reported(("E1",), others=("timed_out",))
         assert await reports_at_end(agent, task) == expected
+
+
+@pytest.mark.parametrize("is_awaited", [True, False])
+async def test_nothing_that_a_command_writes_while_it_is_stopped_starts_another_turn(
+    tmp_path: Path, is_awaited: bool
+) -> None:
+    writes = "for i in 1 2 3 4 5 6 7 8; do echo E; sleep 0.2; done; exit"
+    command = f"trap '{writes}' TERM; echo up; while :; do sleep 0.1; done"
+    model = command_runner()
+    async with open_scripted(tmp_path, model, sandbox_mode="off") as agent:
+        session = await agent.session("s")
+        arguments = {"command": command, "watch": "E", "background": not is_awaited, "timeout": 300}
+        await agent.post(json.dumps(arguments), session=session, address=TERMINAL)
+        with anyio.fail_after(PATIENCE):
+            while not any([agent.commands.size(task) for task in await agent.tasks(session)]):
+                await anyio.sleep(0.02)
+            if not is_awaited:
+                await agent.wait(await agent.find(session.id))
+            await agent.stop(session, tasks=True)
+            turns = len(model.prompts)
+            (task,) = await agent.tasks(session)
+            await agent.wait(await agent.find(session.id))
+        assert (task.state, await notices_in(agent, session.id), len(model.prompts)) == ("killed", [], turns)
 
 
 async def test_what_a_task_wrote_before_the_model_killed_it_is_reported_and_its_end_is_a_result(

@@ -214,6 +214,16 @@ def test_a_turn_whose_questions_get_no_answer_is_stopped() -> None:
     assert decide(fold(entries(*bodies)), REPLAY) == Stop("stopped: 3 questions in a row were not answered")
 
 
+def test_a_turn_that_a_notice_started_has_no_client_tools() -> None:
+    lent = (ToolSpec("ring", "Ring a bell.", {"type": "object"}),)
+    ended = entries(Input("hi", tools=lent), Started(), Reply("yes", 2), Ended("done", 2))
+    notice = Input("it has ended", "task")
+    assert set(fold(entries(*(e.body for e in ended), notice, Started())).client_tools) == set()
+    assert set(fold(entries(*(e.body for e in ended), notice, Input("and?", tools=lent), Started())).client_tools) == {
+        "ring"
+    }
+
+
 def test_a_call_of_a_client_tool_is_left_to_the_client() -> None:
     lent = (ToolSpec("ring", "Ring a bell.", {"type": "object"}),)
     ring = Call("c3", "ring", {})

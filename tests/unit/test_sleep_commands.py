@@ -77,6 +77,10 @@ ONLY_SLEEP = {
     "true || make && sleep 3": 3,
     "sleep 3; exit 0; make": 3,
     "export A=1; sleep 3": 3,
+    "export A; umask 022; sleep 3": 3,
+    "(sleep 3; exit 0) || make": 3,
+    "(sleep 3; exit 1) || true": 3,
+    "cd x && sleep 3 || exit 1": 3,
     "sleep 3 | sleep 4": 4,
     "sleep 3 & wait": 3,
     "sleep 3 & sleep 5 & wait": 5,
@@ -107,6 +111,10 @@ ONLY_SLEEP = {
     "bash -lc 'sleep 3'": 3,
     "/bin/bash -e -c 'sleep 3' name": 3,
     "sh -c \"sh -c 'sleep 3'\"": 3,
+    "bash -o pipefail -c 'sleep 3'": 3,
+    "bash -euo pipefail -c 'sleep 3'": 3,
+    "bash --norc -ec 'sleep 3'": 3,
+    "sh -c 'exit 0' && sleep 3": 3,
     "timeout 9 sh -c '(sleep 3)'": 3,
     "eval sleep 3": 3,
     'eval "sleep 3"': 3,
@@ -156,6 +164,17 @@ DO_MORE = (
     "true || sleep 3",
     "false && sleep 3",
     "exit 0; sleep 3",
+    "cd nowhere || make; sleep 5",
+    "cd nowhere && sleep 60 || make",
+    "sh -c 'exit 1' || make; sleep 5",
+    "(sleep 5; exit 1) || make",
+    "{ sleep 5; false; } || make",
+    "wait 99999 || make; sleep 4",
+    "set; sleep 3",
+    "export -p; sleep 3",
+    "umask; sleep 3",
+    "setsid -f sleep 60",
+    "setsid --fork sleep 60",
     "timeout 9 make",
     "timeout 2 sleep 30 || make",
     "timeout",
@@ -198,7 +217,7 @@ DO_MORE = (
     "ssh host sleep 3",
     "sudo sleep 3",
 )
-ELSEWHERE = ("busybox", "env -i", "pipefail")
+ELSEWHERE = ("busybox", "env -i", "pipefail\n")
 """Commands that would not find a program of ours, or that some shells do not have."""
 
 

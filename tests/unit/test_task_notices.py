@@ -13,6 +13,7 @@ from outrider.core.tasks import (
     TaskState,
     WatchProgress,
     ended_notice,
+    is_prompt,
     render_notice,
     shortened_notice,
     should_report,
@@ -146,3 +147,41 @@ def test_what_people_are_shown_of_the_output_is_short() -> None:
     notice = shortened_notice(ended_notice(task("failed"), output, "/out"))
     assert notice.output[:4] == ("line 46", "line 47", "line 48", "line 49")
     assert (len(notice.output), len(notice.output[4]) <= 201, notice.is_cut) == (5, True, True)
+
+
+PROMPTS = (
+    "Password: ",
+    "[sudo] password for root: ",
+    "Username for 'https://example.org': ",
+    "Enter passphrase for key '/k': ",
+    "Are you sure you want to continue connecting (yes/no/[fingerprint])? ",
+    "Do you want to continue? [Y/n] ",
+    "Overwrite? [yes/no]:",
+    "Name: ",
+    "(Pdb) ",
+    ">>> ",
+    "\x1b[1mContinue?\x1b[0m ",
+    "Proceed [y/N]\n",
+    "Password:\n",
+    "-- Press any key to go on --",
+)
+NO_PROMPTS = (
+    "",
+    "\n",
+    "building 3 of 7",
+    "done.\n",
+    "compiling x.c:\n",
+    "error: no such file\n",
+    "50%",
+    "see above >\n",
+)
+
+
+@pytest.mark.parametrize("output", PROMPTS)
+def test_the_end_of_an_output_that_waits_for_input_is_recognized(output: str) -> None:
+    assert is_prompt(f"some lines\n{output}")
+
+
+@pytest.mark.parametrize("output", NO_PROMPTS)
+def test_other_output_is_no_prompt(output: str) -> None:
+    assert not is_prompt(f"some lines\n{output}")

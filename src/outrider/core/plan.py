@@ -180,7 +180,8 @@ def _reset_turn(state: State, *, is_open: bool) -> State:
         address=state.address,
         has_person=state.has_person,
         unseen=state.unseen,
-        client_tools=state.client_tools,
+        # A turn that notices started has no client that could run its tools.
+        client_tools=state.client_tools if state.has_person or not is_open else {},
         threads=state.threads,
         settings=state.settings,
         context=state.context,

@@ -353,14 +353,19 @@ def running_summary(tasks: Sequence[Task], now: int, max_tasks: int = 10) -> str
     return "\n".join(["[Tasks running now:]", *lines])
 
 
-_PROMPTS = re.compile(
-    r"(password|passphrase|\[y/n\]|\(y/n\)|\(yes/no\S*\)|continue\?|proceed\?|are you sure|press (any key|enter|return)"
-    r"|login:|username|enter \w+.*:|\?)\s*[:>]?\s*$",
-    re.IGNORECASE,
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+_CHOICE = r"[\[(](?:y/n|yes/no)\S*[\])]"
+_OPEN_PROMPT = re.compile(rf"(?:[:?>]|{_CHOICE}|\(\w+\)|press (?:any key|enter|return)\b.*)$", re.IGNORECASE)
+"""The end of a line that is not complete."""
+_WHOLE_LINE_PROMPT = re.compile(
+    rf"(?:{_CHOICE}|(?:password|passphrase)\b.*:|continue\?|proceed\?|are you sure.*\?)$", re.IGNORECASE
 )
+"""The end of a complete line. Few programs end a prompt with a newline, and many lines end with a colon."""
 
 
 def is_prompt(output: str) -> bool:
     """Whether this output ends like a prompt at a terminal."""
-    last = output[-300:].rsplit("\n", 1)[-1].strip()
-    return bool(last) and bool(_PROMPTS.search(last))
+    text = _ESCAPE_SEQUENCE.sub("", output[-1_000:])[-300:].rstrip(" \t\r")
+    is_open = not text.endswith("\n")
+    last = text.rstrip().rsplit("\n", 1)[-1].strip()
+    return bool(last and (_OPEN_PROMPT if is_open else _WHOLE_LINE_PROMPT).search(last))

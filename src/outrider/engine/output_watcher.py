@@ -63,6 +63,11 @@ class OutputWatcher:
         if watched := self._tasks.get(task.id):
             watched.update(task)
 
+    async def mute(self, task: Task) -> None:
+        """Report nothing more of this task."""
+        if watched := self._tasks.get(task.id):
+            await watched.mute()
+
     def drop(self, task: Task) -> None:
         self._tasks.pop(task.id, None)
 
@@ -131,12 +136,16 @@ class _WatchedTask:
         self._task = task
         self._revision += 1
 
+    async def mute(self) -> None:
+        async with self._lock:
+            self._is_finished = True
+
     async def check(self) -> None:
         async with self._lock:
             # Before that, the call that waits for the task returns its output.
             if self._is_watching and not self._is_finished and not self._task.spec.is_awaited:
                 await self._check_pattern()
-        if self._task.spec.keeps_stdin_open:
+        if self._task.spec.keeps_stdin_open and not self._is_finished:
             await self.check_prompt()
 
     async def _check_pattern(self) -> None:
@@ -251,7 +260,8 @@ class _WatchedTask:
             tail = await anyio.to_thread.run_sync(commands.read, task, -1_000, 1_000)
             text = self._services.redact(tail.decode("utf-8", "replace"))
             self._prompt, self._prompt_size = text if is_prompt(text) else "", size
-        return self._prompt
+        # One that ended while Outrider did not run waits for nothing.
+        return "" if self._prompt and commands.has_ended(task) else self._prompt
 
     async def _was_reported(self, size: int) -> bool:
         """Whether an earlier process has reported this prompt. Outrider 0.1 reported one prompt of each task."""

@@ -7,7 +7,6 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -158,6 +157,7 @@ class TaskSupervisor:
         self._killed[task.id] = reason
         if not reports_matches:
             self._unreported.add(task.id)
+            await self._output_watcher.mute(task)
         if notify:
             await self.detach(task, notify)
         if task.spec.kind == "session":
@@ -186,11 +186,20 @@ class TaskSupervisor:
         await self._wait_for_starts(session)
         tasks = await self._services.store.list_tasks(person, session, open_only=True, limit=10_000)
         selected = [task for task in tasks if everything or task.spec.is_awaited]
+        errors: list[Unavailable] = []
+
+        async def kill(task: Task) -> None:
+            try:
+                # A notice would start another turn.
+                await self.kill(task, "its turn was stopped", notify="never", reports_matches=False)
+            except Unavailable as error:  # the others are killed all the same
+                errors.append(error)
+
         async with anyio.create_task_group() as group:
             for task in selected:
-                # A notice would start another turn.
-                kill = partial(self.kill, task, "its turn was stopped", notify="never", reports_matches=False)
-                group.start_soon(kill)
+                group.start_soon(kill, task)
+        if errors:
+            raise errors[0]
         return len(selected)
 
     async def _wait_for_starts(self, session: str) -> None:

@@ -80,7 +80,7 @@ class _Slot:
     def __init__(self, limiter: anyio.CapacityLimiter) -> None:
         self._limiter = limiter
         self._is_held = False
-        self._lent = 0
+        self._lend_count = 0
 
     async def acquire(self) -> None:
         await self._limiter.acquire_on_behalf_of(self)
@@ -94,13 +94,13 @@ class _Slot:
     @asynccontextmanager
     async def lend(self) -> AsyncGenerator[None]:
         """Do without it in this block, and wait for one at its end. Blocks may overlap."""
-        self._lent += 1
+        self._lend_count += 1
         self.release()
         try:
             yield
         finally:
-            self._lent -= 1
-            if not self._lent:
+            self._lend_count -= 1
+            if not self._lend_count:
                 await self.acquire()
 
 

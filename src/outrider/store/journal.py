@@ -38,8 +38,11 @@ ENTRY_BY_KEY = "SELECT seq, at, body FROM entries WHERE session = ?1 AND key = ?
 # The journal after an entry; a negative limit means all of it.
 ENTRIES_AFTER = "SELECT seq, at, body FROM entries WHERE session = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3"
 
-# How many inputs of a session no reply has seen yet.
-COUNT_UNSEEN = "SELECT count(*) FROM entries WHERE session = ?1 AND seq > ?2 AND kind = 'input'"
+# How many messages of people in a session no reply has seen yet. A notice names its source.
+COUNT_UNSEEN = """
+SELECT count(*) FROM entries WHERE session = ?1 AND seq > ?2 AND kind = 'input'
+    AND coalesce(json_extract(CAST(body AS TEXT), '$.source'), 'person') = 'person'
+"""
 
 # Since when the oldest unseen input has waited.
 OLDEST_UNSEEN = "SELECT min(at) * 1000 FROM entries WHERE session = ?1 AND seq > ?2 AND kind = 'input'"

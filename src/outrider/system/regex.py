@@ -24,7 +24,7 @@ from outrider.system.task_groups import background_group
 
 MATCH_TIMEOUT = 5.0
 """Seconds a pattern may take over the output of a command."""
-_MAX_LINE = 2_000
+_MAX_LINE = 10_000
 """Characters of one line of output that are matched."""
 
 

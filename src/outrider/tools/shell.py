@@ -166,10 +166,17 @@ async def _run(context: ToolContext, tasks: Tasks, arguments: ShellCall) -> Resu
     seconds = float(min(arguments.timeout or traits.timeout, MAX_TIMEOUT))
     task = await tasks.wait(task, seconds)
     if task.is_open:
-        task = await tasks.detach(task, "always" if can_notify else "never")
+        task = await tasks.detach(task, arguments.notify if can_notify else "never")
     if task.is_open:
-        return _render(await _detached(tasks, task, can_notify, seconds), "continues in the background")
+        return _render(await _detached(tasks, task, seconds), "continues in the background")
     return await finished_result(tasks, task)
+
+
+_PROMISES: Mapping[Notify, str] = {
+    "always": "You will get a notice when it has ended; do not wait for it.",
+    "failures": "You will get a notice if it fails or waits for input, and none if it succeeds.",
+    "never": "There will be no notice: poll it with the tasks tool.",
+}
 
 
 def _started(tasks: Tasks, task: Task, arguments: ShellCall, context: ToolContext) -> ShellResult:
@@ -177,7 +184,7 @@ def _started(tasks: Tasks, task: Task, arguments: ShellCall, context: ToolContex
     if will_notify and not task.is_open:
         message = "It has already ended; a notice says how."
     elif will_notify:
-        message = "It is running. You will get a notice when it has ended; do not wait for it."
+        message = f"It is running. {_PROMISES[task.spec.notify]}"
     elif arguments.notify == "never":
         watched = " You will get a notice of lines that match its pattern." if task.spec.watch else ""
         message = f"It is running. Check it with the tasks tool.{watched}"
@@ -193,16 +200,14 @@ def _started(tasks: Tasks, task: Task, arguments: ShellCall, context: ToolContex
     )
 
 
-async def _detached(tasks: Tasks, task: Task, can_notify: bool, seconds: float) -> ShellResult:
-    notice = (
-        "You will get a notice when it ends." if can_notify else "There will be no notice: poll it with the tasks tool."
-    )
+async def _detached(tasks: Tasks, task: Task, seconds: float) -> ShellResult:
+    notice = _PROMISES[task.spec.notify]
     return ShellResult(
         status="auto_backgrounded",
         task=task.id,
         output=await output_of(tasks, task),
         output_file=tasks.commands.output_file(task),
-        notify=can_notify,
+        notify=task.spec.notify != "never",
         message=f"It did not end within {seconds:g} s and continues as task {task.id}; no work was lost. {notice}",
     )
 

@@ -24,8 +24,16 @@ _FOLDERS = ("/bin/", "/usr/bin/", "/usr/local/bin/")
 _NUMBER = re.compile(r"\+?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?")
 _HEX = re.compile(r"\+?0[xX][0-9a-fA-F]{1,12}")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_SETTINGS = frozenset(("cd", "set", "export", "readonly", "unset", "umask", "shopt", "true", ":"))
-"""Commands beside which a command still only sleeps."""
+_SETTINGS = {
+    "cd": re.compile(""),
+    "set": re.compile(r"[-+][a-zA-Z]"),
+    "export": re.compile(r"[A-Za-z_]"),
+    "readonly": re.compile(r"[A-Za-z_]"),
+    "unset": re.compile(r"[A-Za-z_]|-[vf]"),
+    "umask": re.compile(r"[0-7ugoa]"),
+    "shopt": re.compile(r"-[su]"),
+}
+"""Commands beside which a command still only sleeps, and how their first argument begins: others print something."""
 _SHELLS = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
 _OPTIONS_WITH_ARGUMENT = {
     "nice": ("-n", "--adjustment"),
@@ -37,6 +45,8 @@ _OPTIONS_WITH_ARGUMENT = {
 }
 """Commands that run the command in their arguments, and their options that take the next word."""
 _WRAPPERS = frozenset((*_OPTIONS_WITH_ARGUMENT, "command", "builtin", "time", "nohup", "setsid", "busybox", "toybox"))
+_OTHER_WORK = {"command": ("-v", "-V"), "setsid": ("-f", "--fork")}
+"""Options with which such a command does not run the other one, or does not wait for it."""
 _MAX_NESTING = 8
 """Shells within shells."""
 
@@ -45,7 +55,8 @@ class _Sleep(Struct, frozen=True):
     """A part of a command that does nothing but sleep, for this long."""
 
     seconds: float = 0.0
-    succeeds: bool = True
+    succeeds: bool | None = True
+    """None when it is not known."""
     waits: bool = False
     """Whether it waits for what is in the background."""
     exits: bool = False
@@ -75,20 +86,30 @@ def _sleep_of_text(command: str, nesting: int) -> _Sleep:
 
 
 def _sleep_of_list(commands: CommandList, nesting: int) -> _Sleep:
-    total, background, succeeds = 0.0, 0.0, True
-    runs_next = True
+    total, background = 0.0, 0.0
+    succeeds: bool | None = True
+    runs: bool | None = True
+    is_chained = False
     for item in commands.items:
-        if runs_next:
+        # What may run must not do more either. It counts as run after `&&`, and as skipped after `||`.
+        if runs is not False:
             sleep = _sleep_of_pipeline(item.pipeline, nesting)
             if item.operator == "&":
                 background = max(background, total + sleep.seconds)
-            else:
-                total, succeeds = total + sleep.seconds, sleep.succeeds
+            elif runs:
+                total += sleep.seconds
                 total = max(total, background) if sleep.waits else total
-            if sleep.exits and item.operator != "&":
-                break
-        # Of `a || b && c`, c runs after a, although b does not.
-        runs_next = item.operator not in ("&&", "||") or succeeds == (item.operator == "&&")
+                succeeds = None if is_chained and succeeds is None else sleep.succeeds
+                if sleep.exits:
+                    return _Sleep(total, succeeds)
+        is_chained = item.operator in ("&&", "||")
+        match item.operator:
+            case "&&":
+                runs = succeeds is not False
+            case "||":
+                runs = None if succeeds is None else not succeeds
+            case _:
+                runs = True
     return _Sleep(total, succeeds)
 
 
@@ -97,7 +118,8 @@ def _sleep_of_pipeline(pipeline: Pipeline, nesting: int) -> _Sleep:
     last = sleeps[-1]
     if len(sleeps) == 1 and not pipeline.is_negated:
         return last
-    return _Sleep(max(sleep.seconds for sleep in sleeps), last.succeeds != pipeline.is_negated)
+    succeeds = None if last.succeeds is None else last.succeeds != pipeline.is_negated
+    return _Sleep(max(sleep.seconds for sleep in sleeps), succeeds)
 
 
 def _sleep_of_command(command: SimpleCommand | Group, nesting: int) -> _Sleep:
@@ -123,12 +145,16 @@ def _sleep_of_words(words: Sequence[Word], nesting: int) -> _Sleep:
     if not words[0].is_literal:
         raise NotUnderstood("the name of the command is expanded")
     name, rest = _program(words[0].text), words[1:]
+    if name in ("true", ":", "false"):
+        return _Sleep(succeeds=name != "false")
     if name in _SETTINGS:
-        return _Sleep()
-    if name in ("wait", "exit"):
-        return _Sleep(waits=name == "wait", exits=name == "exit")
-    if name == "false":
-        return _Sleep(succeeds=False)
+        if name != "cd" and not (rest and _SETTINGS[name].match(rest[0].text)):
+            raise _DoesMore
+        return _Sleep(succeeds=None if name == "cd" else True)
+    if name == "wait":
+        return _Sleep(succeeds=None if rest else True, waits=True)
+    if name == "exit":
+        return _Sleep(succeeds={"": True, "0": True}.get(rest[0].text if rest else "", False), exits=True)
     if not all(word.is_literal for word in rest):
         raise NotUnderstood("its arguments are expanded")
     arguments = [word.text for word in rest]
@@ -166,7 +192,7 @@ def _without_options(name: str, arguments: Sequence[str]) -> Sequence[str]:
     index = 0
     while index < len(arguments) and arguments[index].startswith("-"):
         option = arguments[index]
-        if option in ("--help", "--version", "-S") or (name == "command" and option in ("-v", "-V")):
+        if option in ("--help", "--version", "-S") or option in _OTHER_WORK.get(name, ()):
             raise _DoesMore
         index += 2 if option in _OPTIONS_WITH_ARGUMENT.get(name, ()) else 1
         if option == "--":
@@ -182,14 +208,21 @@ def _program(text: str) -> str:
 
 def _shell_script(arguments: Sequence[str]) -> str:
     """The script of `sh -c`."""
-    for index, argument in enumerate(arguments):
-        if re.fullmatch(r"-[a-z]*c", argument):
-            if index + 1 < len(arguments):
-                return arguments[index + 1]
-        elif argument.startswith(("-", "+")):
+    words = iter(arguments)
+    has_script = False
+    for word in words:
+        if not word.startswith(("-", "+")) or word in ("-", "--"):
+            break
+        if word.startswith("--"):
             continue
-        break
-    raise NotUnderstood("a shell that reads its script from elsewhere")
+        has_script = has_script or (word[0] == "-" and "c" in word)
+        if word[-1] in "oO":
+            next(words, "")
+    else:
+        word = ""
+    if not has_script or not word:
+        raise NotUnderstood("a shell that reads its script from elsewhere")
+    return word
 
 
 def _sum_of_spans(arguments: Sequence[str]) -> float:

@@ -91,6 +91,8 @@ def _is_plain(error: RpcError) -> bool:
 def describe_exit(exited: ProcessExited) -> str:
     """The exit of the agent's process, with the end of its stderr."""
     tail = exited.stderr_tail.strip()
+    if tail.startswith("Traceback"):  # its last line says what is wrong
+        tail = tail.splitlines()[-1]
     return f"{exited}: {tail[-_TAIL:]}" if tail else str(exited)
 
 

@@ -47,7 +47,7 @@ async def _checks(config: Config, *, is_quick: bool) -> AsyncGenerator[ProbeResu
         if is_quick:
             # Most agents keep every session that was opened, and there is no other way to check the login.
             return ProbeResult("login", "fine", "to check its login: outrider runtime doctor acp")
-        return await _check_login(agent, folder)
+        return await _check_login(agent, folder, config.acp.mode)
 
     steps = {"start": _check_start, "version": _check_version, "login": check_login}
     with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
@@ -65,7 +65,7 @@ async def _check_version(agent: AcpAgent) -> ProbeResult:
     return ProbeResult("version", "fine", (info and info.version) or "it does not say")
 
 
-async def _check_login(agent: AcpAgent, folder: str) -> ProbeResult:
+async def _check_login(agent: AcpAgent, folder: str, mode: str) -> ProbeResult:
     try:
         thread = await agent.open_session(folder)
     except RpcError as error:
@@ -74,6 +74,9 @@ async def _check_login(agent: AcpAgent, folder: str) -> ProbeResult:
         methods = [method.name or method.id for method in agent.info.auth_methods or ()]
         return ProbeResult("login", "broken", "not logged in", " or ".join(methods) or "log in with its own program")
     offered = agent.modes[thread]
+    if mode and mode not in offered.names:
+        hint = f"set acp.mode to one of {', '.join(offered.names)}" if offered.names else "unset acp.mode"
+        return ProbeResult("login", "broken", f"it has no mode {mode!r} (acp.mode)", hint)
     modes = ", ".join(f"{name} (now)" if name == offered.current else name for name in offered.names)
     return ProbeResult(
         "login", "fine", "it opened a session; no prompt was sent" + (f"; its modes: {modes}" if modes else "")

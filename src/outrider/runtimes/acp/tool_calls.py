@@ -105,7 +105,10 @@ def external_call_of(tool_call: AcpToolCall, prompt: str) -> ExternalCall:
 
 def outcome_of(tool_call: AcpToolCall) -> CallOutcome:
     images = ImageCollector()
-    text = _render_content(tool_call.content, images) or _render_json(tool_call.output)
+    text = _render_content(tool_call.content, images)
+    if text == parse_object(tool_call.input).get("description"):
+        text = ""  # some agents show this until there is output
+    text = text or _render_json(tool_call.output)
     is_failed = tool_call.status == "failed"
     if not text:
         done = "done; the agent did not report its output" if tool_call.kind == "execute" else "done"
@@ -125,7 +128,7 @@ def approval_request_of(tool_call: AcpToolCall, workspace: str) -> ApprovalReque
         args = {"input": _render_json(tool_call.input)}
     details = argument_details({name: value for name, value in args.items() if not _is_timeout(name, value)})
     content = _render_content(tool_call.content)
-    if content and content != command:
+    if content and content not in (command, why):
         details = (*details, RequestDetail("Shown by the agent", content))
     title = tool_call.title or ("" if details else tool_call.kind or "(the agent did not say what)")
     return ApprovalRequest(_TOOLS.get(tool_call.kind, "tool"), command or title, (HOST,), workspace, why, details)

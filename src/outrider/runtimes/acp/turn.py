@@ -189,6 +189,7 @@ class AcpTurnRun:
                 decision = answers[-1].decision
                 note = ALLOWED if decision.verdict == "allow" else f"{decision.reason}: do without it"
                 interrupted.append(InterruptedCall(call, note))
+                ended.pop(call.id, None)  # its agent may report it as aborted
                 await self._recorder.finish_inherited_call(call, CallOutcome(_NOT_RUN, failed=True))
             elif tool_call := ended.pop(call.id, None):
                 reported = external_call_of(tool_call, prompt)
