@@ -138,7 +138,7 @@ class AppServer:
     @property
     def interrupts_others(self) -> bool:
         """Whether it has ended for a reason that lies in another turn, as far as that is known."""
-        return self._interrupts_others
+        return self._interrupts_others or (self._child.is_closed and len(self._subscribers) > 1)
 
     def retire(self) -> None:
         """Let no other turn use it. The turns that use it finish."""
@@ -172,6 +172,7 @@ class AppServer:
         try:
             yield messages
         finally:
+            self._interrupts_others = self.interrupts_others
             if self._subscribers.get(thread) is messages:
                 del self._subscribers[thread]
             messages.end()
@@ -278,7 +279,7 @@ class AppServer:
         except ProcessExited as exited:
             log.info("%s", exited)
         finally:
-            self._interrupts_others = self._is_retired or len(self._subscribers) > 1
+            self._interrupts_others = self._is_retired or self.interrupts_others
             self.end()
             for messages in self._subscribers.values():
                 messages.end()
