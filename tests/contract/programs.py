@@ -67,6 +67,8 @@ class RuntimeProgram(Struct, frozen=True):
     """The abilities that it lacks, by the name in `ABILITIES`, each with the reason."""
     remarks: Mapping[str, str] = {}
     """What to know about the abilities that it has."""
+    mode: str = ""
+    """One of its modes, not the first."""
     ends_at_denial: bool = False
     """Whether a no ends its turn, so that its model is not told."""
     age: Callable[[Path], None] | None = None
@@ -207,6 +209,7 @@ def _patch(path: str, text: str) -> ScriptedCall:
     return ScriptedCall("apply_patch", raw=body, custom=True)
 
 
+CODEX_LIMITS = {"modes": "settings of Outrider decide: codex.approval and codex.sandbox"}
 CODEX_CALLS = ToolCalls(
     run=shell,
     ask=lambda command: shell(command, sandbox_permissions="require_escalated", justification="to ring"),
@@ -224,6 +227,7 @@ def _codex_program(name: str, title: str, version: str = "latest") -> RuntimePro
         runtime="codex",
         calls=CODEX_CALLS,
         settings=_codex,
+        limits=CODEX_LIMITS,
     )
 
 
@@ -255,6 +259,7 @@ _ALL = (
             tasks=call("mcp__outrider__tasks", action="list"),
         ),
         settings=_claude,
+        mode="plan",
         limits={"steer": NO_STEERING},
     ),
     RuntimeProgram(
@@ -270,6 +275,7 @@ _ALL = (
             tasks=call("outrider_tasks", action="list"),
         ),
         settings=_opencode,
+        mode="plan",
         ends_at_denial=True,
         limits={"steer": NO_STEERING},
     ),
@@ -286,6 +292,7 @@ _ALL = (
             tasks=call("mcp_outrider_tasks", action="list"),
         ),
         settings=_gemini,
+        mode="plan",
         limits={"steer": NO_STEERING},
         remarks={"resume": "not within the minute in which the session began: it cannot load its own session then"},
         age=_age_gemini,
@@ -304,6 +311,7 @@ _ALL = (
             tasks=call("mcp__outrider__tasks", action="list"),
         ),
         settings=_hermes,
+        mode="accept_edits",
         limits={
             "steer": NO_STEERING,
             "usage": "it reports the total of its session after each turn",

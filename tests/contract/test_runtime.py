@@ -284,6 +284,18 @@ async def test_an_image_reaches_the_model(tried: Tried) -> None:
     assert tried.harness.has_image()
 
 
+@pytest.mark.ability("modes")
+async def test_a_mode_is_set_and_one_that_it_does_not_have_is_refused_with_the_list(tried: Tried) -> None:
+    mode = tried.harness.mode
+    assert mode
+    async with tried.open_agent({**tried.harness.settings(), "acp.mode": "no-such-mode"}) as agent:
+        turn = await tried.say(agent, GREET)
+        assert (turn.outcome, mode in turn.error) == ("failed", True), turn.error
+    async with tried.open_agent({**tried.harness.settings(), "acp.mode": mode}) as agent:
+        turn = await tried.say(agent, GREET)
+        assert (turn.outcome, turn.text) == ("done", HELLO), turn.error
+
+
 @pytest.mark.ability("login")
 async def test_a_key_that_the_model_refuses_ends_the_turn_as_a_problem_of_the_login(tried: Tried) -> None:
     async with tried.open_agent() as agent:

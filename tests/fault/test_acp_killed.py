@@ -50,14 +50,14 @@ def words(order: str) -> str:
     return do(("say", "I ring."), *ORDERS[order], ("say", "All done."))
 
 
-def settings(world: World) -> dict[str, str]:
-    return {"runtime.name": "acp", "acp.command": world.command("quiet")}
+def settings(world: World, *more: str) -> dict[str, str]:
+    return {"runtime.name": "acp", "acp.command": world.command("quiet", *more)}
 
 
 @asynccontextmanager
-async def next_life(world: World) -> AsyncGenerator[Agent]:
+async def next_life(world: World, *more: str) -> AsyncGenerator[Agent]:
     with anyio.fail_after(PATIENCE):
-        config = load(world.home, {}, settings(world))
+        config = load(world.home, {}, settings(world, *more))
         async with outrider.open(config=config, workspace=world.work) as agent:
             await agent.resume_all()
             yield agent
@@ -133,4 +133,16 @@ async def test_a_call_that_was_allowed_runs_at_most_once_whenever_outrider_is_ki
     async with next_life(world) as agent:
         journal = await answer_all(agent, "once")
     assert world.effects() == ["rang"]
+    assert_in_order(journal)
+
+
+async def test_an_answer_is_used_by_a_new_session_of_an_agent_that_cannot_resume(world: World) -> None:
+    order = "asked without a call"
+    killed_at("approval_pending", world.home.parent, settings(world, "forgets"), words(order))
+    async with next_life(world, "forgets") as agent:
+        journal = await answer_all(agent, "once")
+    assert (world.effects(), len(world.received("session/new"))) == (["rang"], 2)
+    assert "Agent: I ring." in world.prompts()[1]
+    assert "the person has allowed it since: do it again" in world.prompts()[1]
+    assert len([body for body in journal if isinstance(body, Asked)]) == 1
     assert_in_order(journal)

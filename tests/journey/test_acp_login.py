@@ -30,7 +30,7 @@ async def run(world: World, *acts: Any) -> tuple[Ended, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("acts", "said"),
+    ("acts", "detail"),
     [
         ([("error", -32000, "Authentication required", None)], ""),
         ([("error", 401, GEMINI, None)], f" (it said: {GEMINI} (401))"),
@@ -44,10 +44,12 @@ async def run(world: World, *acts: Any) -> tuple[Ended, list[str]]:
     ],
     ids=["required", "gemini-cli", "opencode", "hermes-acp", "retries in its log", "retries in messages"],
 )
-async def test_a_rejected_login_fails_the_turn_and_says_how_to_log_in(world: World, acts: list[Any], said: str) -> None:
+async def test_a_rejected_login_fails_the_turn_and_says_how_to_log_in(
+    world: World, acts: list[Any], detail: str
+) -> None:
     ended, replies = await run(world, *acts)
     assert (ended.outcome, replies) == ("failed", [])
-    assert ended.reason.startswith(LOGIN + said)
+    assert ended.reason.startswith(LOGIN + detail)
     assert ended.reason.endswith(USE_NATIVE_HINT)
 
 

@@ -2,8 +2,8 @@
 
     acp_agent.py FOLDER [WORD…]
 
-Words: `forgets` (it cannot resume a session), `resumes` (without a replay), `version-2`, `dies-at-METHOD`, `mcp`,
-`silent-at-METHOD`, `quiet` (answers to its questions are no effects),
+Words: `forgets` (it cannot resume a session), `resumes` (without a replay), `version-2`, `dies-at-METHOD`,
+`silent-at-METHOD`, `mcp`, `modes`, `options`, `quiet` (answers to its questions are no effects),
 `login` (a session needs one first), `stays` (it does not exit when its stdin is closed).
 A prompt ends in `do [[ACT, …], …]`, e.g. `do [["say", "hi"], ["effect", "rang"]]`.
 """
@@ -181,7 +181,7 @@ class Agent:
                 count = len(list(FOLDER.glob("*.past")))
                 (FOLDER / f"s{count}.past").touch()
                 self.servers[f"s{count}"] = params["mcpServers"]
-                self.send(id=number, result={"sessionId": f"s{count}"})
+                self.send(id=number, result={"sessionId": f"s{count}", **modes()})
             case "session/load" | "session/resume":
                 self.servers[params["sessionId"]] = params["mcpServers"]
                 self.load_session(number, method, params["sessionId"])
@@ -191,6 +191,8 @@ class Agent:
                 block = {"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": text}}
                 write(f"{params['sessionId']}.past", block)
                 threading.Thread(target=self.prompt, args=(number, params["sessionId"], text), daemon=True).start()
+            case "session/set_mode" | "session/set_config_option":
+                self.send(id=number, result={})
             case _:
                 self.send(id=number, error={"code": -32601, "message": "Method not found"})
 
@@ -201,7 +203,7 @@ class Agent:
             return
         for line in past.read_text().splitlines() if method == "session/load" else ():
             self.notify(session, json.loads(line), is_recorded=False)
-        self.send(id=number, result={})
+        self.send(id=number, result=modes())
 
     def run(self) -> None:
         for line in sys.stdin:
@@ -216,6 +218,18 @@ class Agent:
             else:
                 write("received", {"method": message["method"], "params": message.get("params")})
                 self.cancelled.set()
+
+
+def modes() -> dict[str, Any]:
+    """The modes of a session, in the form that the words ask for."""
+    values = ("ask", "plan")
+    if "modes" in WORDS:
+        return {"modes": {"currentModeId": "ask", "availableModes": [{"id": id, "name": id} for id in values]}}
+    if "options" in WORDS:
+        options = [{"value": value, "name": value} for value in values]
+        option = {"id": "how", "category": "mode", "type": "select", "currentValue": "ask", "options": options}
+        return {"configOptions": [{"id": "effort", "type": "boolean", "currentValue": True}, option]}
+    return {}
 
 
 def introduced() -> dict[str, Any]:

@@ -191,12 +191,8 @@ class AcpSettings(Section, frozen=True):
         tuple[str, ...],
         Meta(description="Additional environment variables to pass to the agent, e.g. for its model's key."),
     ] = ()
-    tools: Annotated[
-        Literal["auto", "off"],
-        Meta(
-            description="Whether the agent gets Outrider's tools, over MCP on loopback, if it supports MCP over HTTP."
-        ),
-    ] = "auto"
+    mode: Annotated[str, Meta(description="Its mode; empty for its own. `runtime doctor acp` lists them.")] = ""
+    tools: Annotated[Literal["auto", "off"], Meta(description="Whether it gets Outrider's tools, over MCP.")] = "auto"
     start: Annotated[
         int, Meta(description="Seconds the agent may take to start, and to open a session.", ge=30, le=3600)
     ] = 60

@@ -17,7 +17,9 @@ from outrider.runtimes.acp.own_calls import server_params
 from outrider.runtimes.acp.protocol import (
     PROTOCOL_VERSION,
     InitializeResponse,
+    LoadSessionResponse,
     NewSessionResponse,
+    OfferedModes,
     PermissionRequest,
     PromptResponse,
     SessionNotification,
@@ -85,6 +87,8 @@ class AcpAgent:
         """The sessions that are open in it."""
         self.mcp_sessions: dict[str, McpSession] = {}
         """Of its sessions, those with our tools, and how they reach them."""
+        self.modes: dict[str, OfferedModes] = {}
+        """The modes of its sessions, as far as they were set by us or reported when the session was opened."""
         self._retired = anyio.Event()
         self._child = child
         self._connection = connection
@@ -137,6 +141,7 @@ class AcpAgent:
         params = _session_params(folder, tools)
         response = self._parse(await self._request("session/new", params), NewSessionResponse)
         self._add_session(response.session_id, tools)
+        self.modes[response.session_id] = response.offered_modes()
         return response.session_id
 
     async def load_session(
@@ -150,12 +155,28 @@ class AcpAgent:
         params = {"sessionId": thread, **_session_params(folder, tools)}
         replayed = self._replays[thread] = []
         try:
-            await self._request("session/load" if is_load else "session/resume", params)
+            raw = await self._request("session/load" if is_load else "session/resume", params)
             await self._wait_routed()
         finally:
             del self._replays[thread]
         self._add_session(thread, tools)
+        self.modes[thread] = (parse_or_none(raw, LoadSessionResponse) or LoadSessionResponse()).offered_modes()
         return replayed
+
+    async def set_mode(self, thread: str, mode: str) -> None:
+        """Set the mode of a session. Raises Refused with the modes that there are, when this is none of them."""
+        offered = self.modes.get(thread, OfferedModes())
+        if mode not in offered.names:
+            there_are = f"its modes are {', '.join(offered.names)}" if offered.names else "it has no modes"
+            raise Refused(f"{self.name} has no mode {mode!r} (acp.mode): {there_are}")
+        if mode == offered.current:
+            return
+        if offered.option:
+            params = {"sessionId": thread, "configId": offered.option, "value": mode}
+            await self._request("session/set_config_option", params)
+        else:
+            await self._request("session/set_mode", {"sessionId": thread, "modeId": mode})
+        self.modes[thread] = OfferedModes(offered.names, mode, offered.option)
 
     def revoke_tokens(self) -> None:
         """It has ended, so nobody may use the tokens that it was given."""

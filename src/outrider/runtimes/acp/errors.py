@@ -65,8 +65,8 @@ def explain(
 ) -> Refused:
     """The error that a turn ends with."""
     if isinstance(error, RpcError) and wants_login(error):
-        said = "" if _is_plain(error) else f" (it said: {_describe_error(error)[:MAX_LOGIN_TEXT]})"
-        text = f"{name} requires a login: {_login_methods(methods)}. Then send your message again{said}"
+        detail = "" if _is_plain(error) else f" (it said: {_describe_error(error)[:MAX_LOGIN_TEXT]})"
+        text = f"{name} requires a login: {_login_methods(methods)}. Then send your message again{detail}"
     elif isinstance(error, RpcError):
         text = f"{name}: {_describe_error(error)}"
     else:

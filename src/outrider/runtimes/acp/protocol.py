@@ -76,7 +76,58 @@ class InitializeResponse(_AcpStruct, frozen=True):
         return bool(prompt and prompt.image)
 
 
-class NewSessionResponse(_AcpStruct, frozen=True):
+class SessionMode(_AcpStruct, frozen=True):
+    id: str = ""
+    name: str | None = None
+
+
+class SessionModes(_AcpStruct, frozen=True):
+    current_mode_id: str = ""
+    available_modes: tuple[SessionMode, ...] = ()
+
+
+class ConfigValue(_AcpStruct, frozen=True):
+    value: str = ""
+
+
+class ConfigOption(_AcpStruct, frozen=True):
+    """A setting of a session. Some agents have their modes only here."""
+
+    id: str = ""
+    category: str | None = None
+    current_value: Raw = NULL
+    options: Raw = NULL
+
+
+class OfferedModes(Struct, frozen=True):
+    """The modes of a session, and how one is set."""
+
+    names: tuple[str, ...] = ()
+    current: str = ""
+    option: str = ""
+    """The option to set; empty when `session/set_mode` sets it."""
+
+
+class LoadSessionResponse(_AcpStruct, frozen=True):
+    """What `session/new`, `session/load` and `session/resume` say about a session."""
+
+    modes: Raw = NULL
+    config_options: Raw = NULL
+
+    def offered_modes(self) -> OfferedModes:
+        """No names where the agent has no modes."""
+        if modes := parse_or_none(self.modes, SessionModes):
+            return OfferedModes(tuple(mode.id for mode in modes.available_modes), modes.current_mode_id)
+        for raw in parse_or_none(self.config_options, tuple[Raw, ...]) or ():
+            option = parse_or_none(raw, ConfigOption)
+            if option and "mode" in (option.category, option.id):
+                values = parse_or_none(option.options, tuple[ConfigValue, ...]) or ()
+                current = parse_or_none(option.current_value, str) or ""
+                return OfferedModes(tuple(value.value for value in values), current, option.id)
+        return OfferedModes()
+
+
+class NewSessionResponse(LoadSessionResponse, frozen=True, kw_only=True):
     session_id: str
 
 

@@ -13,7 +13,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Bound, Delta, Reply
 from outrider.core.ports import Turn
-from outrider.core.prompt import UNKNOWN, Message
+from outrider.core.prompt import UNKNOWN, AssistantMessage, Message, UserMessage
 from outrider.core.types import Call, Usage
 from outrider.runtimes.acp.connection import AcpAgent, RunningPrompt
 from outrider.runtimes.acp.errors import (
@@ -87,9 +87,11 @@ class AcpTurnRun:
         bound = self._turn.state().threads.get(NAME)
         was_interrupted = has_died or is_interrupted(self._turn.state(), bound.turn if bound else "")
         thread, replayed = await self._open_session(bound, was_interrupted=was_interrupted)
+        if mode := self._context.config.acp.mode:
+            await self._agent.set_mode(thread, mode)
         is_new = bound is None or bound.thread != thread
-        history = self._unseen_history(bound if bound and not is_new else None)
         interrupted = await self._close_interrupted_calls(bound, replayed)
+        history = self._unseen_history(bound if bound and not is_new else None)
         state = self._turn.state()
         start = build_prompt(state, self._turn.transcript(), history, interrupted if was_interrupted else None)
         if history:
@@ -120,7 +122,7 @@ class AcpTurnRun:
                 reason = f"{agent.name} could not resume its session: {error}"
         else:
             reason = f"{agent.name} cannot resume a session of an earlier process"
-        if bound and was_interrupted:
+        if bound and was_interrupted and not self._only_waits():
             await self._close_interrupted_calls(bound, (), can_continue=False)
             await self._recorder.close()
             raise Refused(f"{CANNOT_RESUME} ({reason})")
@@ -128,6 +130,13 @@ class AcpTurnRun:
             self._emit_note(f"{reason}. A new one starts")
         async with self._offer_tools() as tools:
             return await agent.open_session(folder, tools), ()
+
+    def _only_waits(self) -> bool:
+        """Whether all that is left open of the turn are calls that waited for an answer: then all that was done is
+        known, and another session can continue with it."""
+        state = self._turn.state()
+        answered = {call.id for call in state.calls if state.answers_about(call.id)}
+        return bool(answered) and not {call.id for call in state.calls} - (answered - (state.begun - state.asked_again))
 
     @asynccontextmanager
     async def _offer_tools(self) -> AsyncGenerator[McpSession | None]:
@@ -163,11 +172,11 @@ class AcpTurnRun:
         calls: dict[str, AcpToolCall] = {}
         for update in replayed:
             calls[update.tool_call_id] = apply_update(calls.get(update.tool_call_id), update)
-        ended = {
-            external_call_id(NAME, external_call_of(call, prompt).item_id): call
-            for call in calls.values()
-            if call.status in FINAL_STATUSES
-        }
+        recorded = self._recorded_calls()
+        by_id = {external_call_id(NAME, external_call_of(call, prompt).item_id): call for call in calls.values()}
+        # In its replay, an agent may give calls other ids; then nothing says which of them are in the journal.
+        has_own_ids = not recorded or bool(recorded & by_id.keys())
+        ended = {id: call for id, call in by_id.items() if call.status in FINAL_STATUSES and has_own_ids}
         state, interrupted = self._turn.state(), list[InterruptedCall]()
         for call in state.calls:
             answers = state.answers_about(call.id)
@@ -179,6 +188,7 @@ class AcpTurnRun:
                 note = ALLOWED if decision.verdict == "allow" else f"{decision.reason}: do without it"
                 interrupted.append(InterruptedCall(call, note))
                 await self._recorder.finish_inherited_call(call, CallOutcome(_NOT_RUN, failed=True))
+                ended.pop(call.id, None)  # an agent may replay it as failed
             elif tool_call := ended.pop(call.id, None):
                 item = external_call_of(tool_call, prompt).item_id
                 await self._recorder.finish_inherited_call(call, outcome_of(tool_call), item)
@@ -188,6 +198,17 @@ class AcpTurnRun:
         for tool_call in ended.values():
             await self._recorder.call_finished(external_call_of(tool_call, prompt), outcome_of(tool_call))
         return interrupted
+
+    def _recorded_calls(self) -> set[str]:
+        """The calls of this turn that are in the journal."""
+        messages = self._turn.transcript().before(self._turn.state().head)
+        ids: set[str] = set()
+        for message in messages:
+            if isinstance(message, UserMessage):
+                ids.clear()
+            elif isinstance(message, AssistantMessage):
+                ids |= {call.id for call in message.calls}
+        return ids
 
     async def _finish_own_call(self, call: Call, *, can_continue: bool) -> InterruptedCall:
         """Run a call of one of our tools, or find out what became of it."""
