@@ -222,8 +222,6 @@ class Acp:
         self._server = server
         self._agent = agent
         self.limits: Mapping[str, str] = {"steer": NO_STEERING, "resume": "it depends on the agent"}
-        if "forgets" in agent:
-            self.limits = {**self.limits, "question": "it cannot load its session again"}
 
     def settings(self) -> dict[str, str]:
         return {**_model(self._server), "runtime.name": "acp", "acp.command": self._world.command(*self._agent)}
