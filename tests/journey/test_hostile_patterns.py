@@ -15,7 +15,7 @@ from outrider.core.store_port import Session
 from outrider.system import regex_worker
 from outrider.system.processes import process_table
 from outrider.testing.scripted_model import ScriptedCall, ScriptedModel, call, says
-from outrider.tools.shell import sleep_seconds
+from outrider.tools.sleep_commands import sleep_seconds
 from tests.support.http import client, serving
 from tests.support.tasking import TERMINAL, open_scripted, say_and_wait, with_task_id
 

@@ -3,8 +3,8 @@
     acp_agent.py FOLDER [WORD…]
 
 Words: `forgets` (it cannot resume a session), `resumes` (without a replay), `version-2`, `dies-at-METHOD`,
-`silent-at-METHOD`, `mcp`, `modes`, `options`, `quiet` (answers to its questions are no effects),
-`login` (a session needs one first), `stays` (it does not exit when its stdin is closed).
+`silent-at-METHOD`, `mcp`, `modes`, `options`, `quiet` (answers to its questions are no effects), `blind` (it accepts no
+images), `login` (a session needs one first), `stays` (it does not exit when its stdin is closed).
 A prompt ends in `do [[ACT, …], …]`, e.g. `do [["say", "hi"], ["effect", "rang"]]`.
 """
 
@@ -15,6 +15,9 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parent))
+from drift import Drift
 
 FOLDER, WORDS = Path(sys.argv[1]), set(sys.argv[2:])
 OPTIONS = [
@@ -41,6 +44,10 @@ class Agent:
         self.answers: dict[int, Any] = {}
         self.answered = threading.Condition()
         self.asked = 0
+        self.drift = -1
+        self.sent: dict[str, int] = {}
+        self.methods: dict[int, str] = {}
+        """Of the requests it got, by their id."""
         self.servers: dict[str, Any] = {}
         self.allowed = False
         """Whether the last permission was granted."""
@@ -48,9 +55,27 @@ class Agent:
         """After an interruption it checks before it repeats something, as a good agent does."""
 
     def send(self, **message: Any) -> None:
+        name = message.get("method") or f"response {self.methods.get(message.get('id', 0))}"
         with self.speaking:
-            sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+            line = json.dumps(self.differ({"jsonrpc": "2.0", **message}, name)) + "\n"
+            with (FOLDER / "said").open("a") as file:
+                file.write(line)
+            sys.stdout.write(line)
             sys.stdout.flush()
+
+    def differ(self, message: dict[str, Any], name: str) -> dict[str, Any]:
+        """The file `drift` says which message is to be different, and how; it is removed when that is done."""
+        path = FOLDER / "drift"
+        if not path.exists():
+            return message
+        wanted = json.loads(path.read_text())
+        if wanted["number"] != self.drift:
+            self.drift, self.sent = wanted["number"], {}
+        count = self.sent[name] = self.sent.get(name, 0) + 1
+        if (name, count) != (wanted["name"], wanted["count"]):
+            return message
+        path.unlink()
+        return Drift(tuple(wanted["path"]), wanted["how"], wanted["value"]).apply(message)
 
     def notify(self, session: str, update: dict[str, Any], *, is_recorded: bool = True) -> None:
         if is_recorded:
@@ -89,6 +114,8 @@ class Agent:
             case ["effect", name]:
                 if not (self.looks and name in did()):
                     write("effects", name)
+            case ["play", name, count]:
+                self.play(session, name, count)
             case ["environ"]:
                 write("effects", sorted(os.environ))
             case ["mcp" | "mcp-and" | "mcp-once", *_]:
@@ -126,6 +153,14 @@ class Agent:
                 self.send(id=f"r-{method}", method=method, params={"sessionId": session})
             case _:
                 raise SystemExit(f"no such act: {act}")
+
+    def play(self, session: str, name: str, count: int) -> None:
+        """Send the messages in a file, and wait for so many answers."""
+        for line in (FOLDER / name).read_text().splitlines():
+            self.send(**json.loads(line.replace('"sessionId": "some text"', f'"sessionId": {json.dumps(session)}')))
+        with self.answered:
+            while len(self.answers) < count:
+                self.answered.wait()
 
     def use_tool(self, session: str, act: list[Any]) -> None:
         match act:
@@ -167,6 +202,7 @@ class Agent:
 
     def answer(self, number: int, method: str, params: dict[str, Any]) -> None:
         write("received", {"method": method, "params": params})
+        self.methods[number] = method
         if f"dies-at-{method}" in WORDS:
             print("it was all too much", file=sys.stderr, flush=True)
             os._exit(4)
@@ -213,6 +249,7 @@ class Agent:
                     self.answers[message["id"]] = message.get("result") or message.get("error")
                     self.answered.notify_all()
                 write("received", {"method": "answer", "params": self.answers[message["id"]]})
+                write("numbered", {"id": message["id"], "answer": self.answers[message["id"]]})
             elif "id" in message:
                 self.answer(message["id"], message["method"], message.get("params") or {})
             else:
@@ -233,7 +270,7 @@ def modes() -> dict[str, Any]:
 
 
 def introduced() -> dict[str, Any]:
-    can: dict[str, Any] = {"promptCapabilities": {"image": True}}
+    can: dict[str, Any] = {"promptCapabilities": {"image": "blind" not in WORDS}}
     if "mcp" in WORDS:
         can["mcpCapabilities"] = {"http": True}
     if "resumes" in WORDS:

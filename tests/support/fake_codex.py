@@ -54,7 +54,8 @@ class Server:
         self._wire = Wire(folder, self._faults)
         self._turns: dict[str, Turn] = {}
         self._asked = -1
-        self._open: dict[int, queue.SimpleQueue[Json | None]] = {}
+        self._open: dict[str, queue.SimpleQueue[Json | None]] = {}
+        """Where responses are expected, by the JSON of their id."""
         self._environ = {name: os.environ[name] for name in _CORE if name in os.environ} | _set_by(settings)
 
     def run(self) -> None:
@@ -63,7 +64,7 @@ class Server:
                 file.write(line)
             message = json.loads(line)
             if "method" not in message:
-                self._open.pop(message["id"], queue.SimpleQueue()).put(message)
+                self._open.pop(json.dumps(message["id"]), queue.SimpleQueue()).put(message)
             elif "id" in message:
                 self._answer(message)
         self._end_commands()
@@ -76,10 +77,10 @@ class Server:
             return
         refused = self._faults.get("refuses", {}).get(method) or self._refusal(method, params)
         if refused:
-            self._wire.put({"id": number, "error": {"code": -32600, "message": refused}})
+            self._wire.put({"id": number, "error": {"code": -32600, "message": refused}}, f"response {method}")
             return
         turn = self._new_turn(params) if method == "turn/start" else None
-        self._wire.put({"id": number, "result": self._result(method, params, turn)})
+        self._wire.put({"id": number, "result": self._result(method, params, turn)}, f"response {method}")
         self._wire.meet(f"answered {method}")
         if turn:
             threading.Thread(target=self._play, args=(turn,), daemon=True).start()
@@ -252,9 +253,8 @@ class Server:
         self._ended(turn, {**item, "summary": [text]})
 
     def _used(self, turn: Turn) -> None:
-        spent = {"totalTokens": 15, "inputTokens": 10, "outputTokens": 5, "reasoningOutputTokens": 0}
-        whole = {**spent, "cachedInputTokens": 0, "cacheWriteInputTokens": 0}
-        usage = {"total": whole, "last": whole, "modelContextWindow": 258_400}
+        count = self._threads.count_response(turn.thread)
+        usage = {"total": _tokens(count), "last": _tokens(1), "modelContextWindow": 258_400}
         self._notify(turn, "thread/tokenUsage/updated", tokenUsage=usage)
 
     def do_run(self, turn: Turn, command: str, step: Json) -> None:
@@ -337,14 +337,21 @@ class Server:
     def _ask(self, turn: Turn, method: str, params: Json) -> Json:
         """The response to a request; empty when the turn ends before it."""
         self._asked += 1
-        self._open[self._asked] = turn.answers
         asked = {"threadId": turn.thread, "turnId": turn.id, **params}
         self._wire.meet(f"before {method}")
-        self._wire.put({"method": method, "id": self._asked, "params": asked})
+        message = self._wire.differ({"method": method, "id": self._asked, "params": asked}, method)
+        self._open[json.dumps(message.get("id"))] = turn.answers
+        self._wire.send(message)
         self._wire.meet(method)
         answer = turn.answers.get()
         self._wire.meet(f"answered {method}")
         return (answer or {}).get("result") or {}
+
+
+def _tokens(responses: int) -> Json:
+    """The tokens of this many responses of the model."""
+    spent = {"totalTokens": 15 * responses, "inputTokens": 10 * responses, "outputTokens": 5 * responses}
+    return {**spent, "reasoningOutputTokens": 0, "cachedInputTokens": 0, "cacheWriteInputTokens": 0}
 
 
 def _set_by(settings: list[str]) -> dict[str, str]:

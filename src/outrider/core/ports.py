@@ -94,6 +94,14 @@ class Commands(Protocol):
         """Seconds since its last output."""
         ...
 
+    def output_time(self, task: Task) -> float:
+        """When it last wrote output, in seconds since 1970; when it was started, if it wrote none."""
+        ...
+
+    def input_time(self, task: Task) -> float:
+        """When its open stdin was last written to, or opened, in seconds since 1970; infinity when it is closed."""
+        ...
+
     def write(self, task: Task, content: bytes, *, close: bool = False) -> None:
         """Write to its stdin. Never blocks; raises Refused when it does not read."""
         ...
@@ -152,6 +160,10 @@ class Tasks(Protocol):
 
     async def list(self) -> Sequence[Task]:
         """Latest first."""
+        ...
+
+    async def refresh(self, task: Task) -> Task:
+        """The task as it is now. One that was stalled is running when something was written to its stdin."""
         ...
 
     async def kill(self, task: Task) -> Task:

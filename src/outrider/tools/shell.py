@@ -5,7 +5,6 @@ better ways to wait.
 """
 
 import re
-from collections import deque
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -22,46 +21,7 @@ from outrider.core.text import duration
 from outrider.core.types import Replay
 from outrider.system.regex import check_pattern
 from outrider.tools.define import result, tool
-
-_WRAPPERS = frozenset(("command", "exec", "time", "nice", "nohup", "env"))
-_SPAN = re.compile(r"^(\d+(?:\.\d+)?|\.\d+|infinity|inf)([smhd]?)$")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-_PARTS = re.compile(r"&&|\|\||;|\n")
-
-
-def sleep_seconds(command: str) -> float:
-    """How many seconds this command only sleeps; 0 when it also does something else.
-
-    `cd x && sleep 60` only sleeps. A sleep before other work does not, nor does one inside a loop or a script.
-    """
-    total = 0.0
-    for part in (part.strip() for part in _PARTS.split(command)):
-        if not part or re.match(r"^(cd\b|true$|:$)", part):
-            continue
-        seconds = _one_sleep(part)
-        if not seconds:
-            return 0.0
-        total += seconds
-    return total
-
-
-def _one_sleep(part: str) -> float:
-    # Word by word: a regular expression for this can be made to backtrack for hours by a command.
-    words = deque(part.split())
-    while words and words[0].find("=") > 0:
-        words.popleft()
-    while words and words[0] in _WRAPPERS:
-        words.popleft()
-    if not words or words.popleft() != "sleep":
-        return 0.0
-    total = 0.0
-    for word in words:
-        span = _SPAN.match(word)
-        if not span:
-            return 0.0
-        total += float("inf") if span[1].startswith("inf") else float(span[1]) * _UNITS[span[2]]
-    return total
-
+from outrider.tools.sleep_commands import sleep_seconds
 
 HEAD, TAIL = 6_000, 14_000
 MAX_TIMEOUT = 600
@@ -76,7 +36,10 @@ class ShellCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int, Meta(description="seconds to wait for it (default 30); then it continues in the background", ge=0, le=600)
     ] = 0
     background: Annotated[bool, Meta(description="do not wait for it: servers, builds, long tests")] = False
-    notify: Annotated[Notify, Meta(description="when to get a notice that a background command has ended")] = "always"
+    notify: Annotated[
+        Notify,
+        Meta(description="when to get a notice that a background command has ended or waits for input"),
+    ] = "always"
     watch: Annotated[
         str,
         Meta(description="a regular expression; while it runs in the background, matching output lines cause a notice"),
@@ -196,6 +159,8 @@ async def _run(context: ToolContext, tasks: Tasks, arguments: ShellCall) -> Resu
             grants=context.granted,
         )
     )
+    # A call that continues after a crash keeps what it promised, wherever the turn answers to by now.
+    can_notify = can_notify and task.spec.address == context.address
     if arguments.background:
         return _render(_started(tasks, task, arguments, context), "in the background")
     seconds = float(min(arguments.timeout or traits.timeout, MAX_TIMEOUT))
@@ -208,18 +173,17 @@ async def _run(context: ToolContext, tasks: Tasks, arguments: ShellCall) -> Resu
 
 
 def _started(tasks: Tasks, task: Task, arguments: ShellCall, context: ToolContext) -> ShellResult:
-    will_notify = context.delivery.can_deliver and arguments.notify != "never"
+    will_notify = task.spec.notify != "never"
     if will_notify and not task.is_open:
         message = "It has already ended; a notice says how."
     elif will_notify:
         message = "It is running. You will get a notice when it has ended; do not wait for it."
     elif arguments.notify == "never":
-        message = "It is running. Check it with the tasks tool."
+        watched = " You will get a notice of lines that match its pattern." if task.spec.watch else ""
+        message = f"It is running. Check it with the tasks tool.{watched}"
     else:
-        message = (
-            f"It is running, but there will be no notice: {context.delivery.why}. "
-            "Poll it with tasks(action=wait or read)."
-        )
+        why = context.delivery.why or "it was started where nothing can be delivered later"
+        message = f"It is running, but there will be no notice: {why}. Poll it with tasks(action=wait or read)."
     return ShellResult(
         status="background_started",
         task=task.id,

@@ -28,10 +28,11 @@ from outrider.core.events import (
     Result,
     Resumed,
     Started,
+    completed_call,
 )
 from outrider.core.plan import State, fold
 from outrider.core.tasks import TaskState
-from outrider.core.text import duration, escape_invisible
+from outrider.core.text import duration, escape_invisible, plural
 from outrider.core.types import Call, Usage
 
 SHELL = "shell"
@@ -116,6 +117,7 @@ def _notice_line(body: Input) -> Note:
         ", ".join(part for part in (exit_code, duration(notice.duration) if has_ended else "") if part),
         notice.reason,
         f"answer with /write {notice.task} TEXT" if notice.event == "stalled" else "",
+        f"{plural(notice.left_out, 'more match', 'more matches')}; see /tail {notice.task}" if notice.left_out else "",
     ]
     line = " · ".join(sanitize_line(escape_invisible(part), 80) for part in parts if part)
     return Note(f"{_TONE_SYMBOLS.get(tone, '●')} {line}", tone)
@@ -338,6 +340,7 @@ class ChatSessionView:
 
     def _apply_result(self, result: Result) -> Sequence[DisplayItem]:
         call = self._calls.pop(result.call, None)
+        call = completed_call(call, result) if call else None
         is_denied = any(answered.answer == NO for answered in self.state.answers_about(result.call))
         lines = [unfinished_call(call, "not run")] if is_denied else result_items(call, result)
         if self._calls:

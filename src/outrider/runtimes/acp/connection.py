@@ -25,6 +25,9 @@ from outrider.runtimes.acp.protocol import (
     SessionNotification,
     SessionUpdate,
     parse_or_none,
+    parse_permission_request,
+    parse_prompt_response,
+    parse_update,
 )
 from outrider.runtimes.jsonrpc.connection import (
     METHOD_NOT_FOUND,
@@ -128,8 +131,10 @@ class AcpAgent:
             "clientInfo": {"name": "outrider", "title": "Outrider", "version": __version__},
         }
         self.info = self._parse(await self._request("initialize", params), InitializeResponse)
-        if self.info.protocol_version != PROTOCOL_VERSION:
-            version = self.info.protocol_version
+        version = self.info.protocol_version
+        if version is None:
+            raise Refused(f"{self.name} did not say which version of ACP it speaks")
+        if version != PROTOCOL_VERSION:
             raise Refused(
                 f"{self.name} speaks version {version} of ACP, and Outrider speaks version {PROTOCOL_VERSION}"
             )
@@ -140,6 +145,8 @@ class AcpAgent:
         """A new session in this folder, with our tools where they are offered."""
         params = _session_params(folder, tools)
         response = self._parse(await self._request("session/new", params), NewSessionResponse)
+        if not response.session_id:
+            raise Unavailable(f"{self.name} opened a session, and Outrider could not read its id")
         self._add_session(response.session_id, tools)
         self.modes[response.session_id] = response.offered_modes()
         return response.session_id
@@ -212,7 +219,7 @@ class AcpAgent:
         outcome: PromptResponse | RpcError | Unavailable | None = None
         try:
             response = await self._request("session/prompt", params, math.inf)
-            outcome = self._parse(response, PromptResponse)
+            outcome = parse_prompt_response(response)
         except (RpcError, Unavailable) as error:
             outcome = error
         finally:
@@ -282,12 +289,11 @@ class AcpAgent:
         match message:
             case RpcNotification(method="session/update", params=params):
                 notification = parse_or_none(params, SessionNotification)
-                update = parse_or_none(notification.update, SessionUpdate) if notification else None
-                if notification and update:
-                    await self._deliver(notification.session_id, update)
+                if notification:
+                    await self._deliver(notification.session_id, parse_update(notification.update))
             case RpcRequest(id=number, method="session/request_permission", params=params):
-                request = parse_or_none(params, PermissionRequest)
-                if request is None or not await self._deliver(request.session_id, (number, request)):
+                request = parse_permission_request(params)
+                if not await self._deliver(request.session_id, (number, request)):
                     await self._connection.respond(number, CANCELLED)
             case RpcRequest(id=number, method=method):
                 await self._connection.respond_error(number, RpcError(METHOD_NOT_FOUND, f"{method} is not supported"))
@@ -300,6 +306,9 @@ class AcpAgent:
             _add_replayed(message, replayed)
             return True
         sender = self._subscribers.get(thread)
+        if not thread and len(self._subscribers) == 1:
+            # The id cannot be read, and there is no other session that it could be for.
+            sender = next(iter(self._subscribers.values()))
         try:
             if sender:
                 await sender.send(message)

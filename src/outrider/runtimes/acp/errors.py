@@ -24,6 +24,7 @@ STOP_REASONS = {
     "refusal": "the agent refused to continue",
 }
 """Why a prompt ended early, by its stop reason."""
+_NORMAL_STOPS = {"end_turn", "cancelled"}
 AUTH_REQUIRED = -32000
 MAX_LOGIN_TEXT = 1_000
 """Characters of a message that may be nothing but an error."""
@@ -41,6 +42,14 @@ _LOGIN_ERROR = re.compile(f"{_STATUS_401}|{_BAD_KEY}|{_NO_LOGIN}", re.IGNORECASE
 _LOGIN_MESSAGE = re.compile(
     rf"\W*(?:(?:API|LLM|model|request|provider) )?(?:{_STATUS_401}|{_BAD_KEY}|{_NO_LOGIN})", re.IGNORECASE
 )
+
+
+def explain_stop(reason: str) -> str:
+    """Why a prompt ended early; empty when it did not."""
+    if reason in _NORMAL_STOPS:
+        return ""
+    unknown = f"the agent stopped for a reason that Outrider does not know: `{reason[:100]}`"
+    return STOP_REASONS.get(reason) or (unknown if reason else "the agent did not say why it stopped")
 
 
 def wants_login(error: RpcError) -> bool:

@@ -18,6 +18,7 @@ from outrider.runtimes.acp.protocol import (
     parse_object,
     parse_or_none,
 )
+from outrider.runtimes.external.images import ImageCollector
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, clip_middle
 
 FINAL_STATUSES = frozenset({"completed", "failed"})
@@ -103,12 +104,13 @@ def external_call_of(tool_call: AcpToolCall, prompt: str) -> ExternalCall:
 
 
 def outcome_of(tool_call: AcpToolCall) -> CallOutcome:
-    text = _render_content(tool_call.content) or _render_json(tool_call.output)
+    images = ImageCollector()
+    text = _render_content(tool_call.content, images) or _render_json(tool_call.output)
     is_failed = tool_call.status == "failed"
     if not text:
         done = "done; the agent did not report its output" if tool_call.kind == "execute" else "done"
         text = "it failed" if is_failed else done
-    return CallOutcome(text, is_failed, details=tool_call.title[:200])
+    return CallOutcome(text, is_failed, tool_call.title[:200], tuple(images.images))
 
 
 def approval_request_of(tool_call: AcpToolCall, workspace: str) -> ApprovalRequest:
@@ -144,12 +146,14 @@ def choose_option(options: Sequence[PermissionOption], *, is_allowed: bool) -> P
     return next((option for kind in kinds for option in options if option.kind == kind), None)
 
 
-def content_text(raw: Raw) -> str:
-    """The text of a content block; of another block, its name or type."""
+def content_text(raw: Raw, images: ImageCollector | None = None) -> str:
+    """The text of a content block; of another block, its name or type. Images are added to `images`."""
     content = parse_or_none(raw, ContentBlock)
     if content is None:
         return ""
     match content.type:
+        case "image" if images and content.data:
+            return images.add(content.data)
         case "text":
             return content.text or ""
         case "resource_link":
@@ -198,15 +202,15 @@ def _command(args: Mapping[str, object]) -> str:
     return words if isinstance(words, str) else shlex.join(words)
 
 
-def _render_content(raw: Raw) -> str:
+def _render_content(raw: Raw, images: ImageCollector | None = None) -> str:
     parts = parse_or_none(raw, tuple[ContentBlock, ...]) or ()
-    return "\n".join(text for part in parts if (text := _render_part(part)))
+    return "\n".join(text for part in parts if (text := _render_part(part, images)))
 
 
-def _render_part(part: ContentBlock) -> str:
+def _render_part(part: ContentBlock, images: ImageCollector | None) -> str:
     match part.type:
         case "content":
-            return content_text(part.content)
+            return content_text(part.content, images)
         case "diff":
             path = part.path or "a file"
             old, new = (text.split("\n") if text else [] for text in (part.old_text, part.new_text))

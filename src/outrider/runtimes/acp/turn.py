@@ -14,12 +14,12 @@ from outrider.core.errors import Refused, Unavailable
 from outrider.core.events import Bound, Delta, Reply
 from outrider.core.ports import Turn
 from outrider.core.prompt import UNKNOWN, AssistantMessage, Message, UserMessage
-from outrider.core.types import Call, Usage
+from outrider.core.types import Call, Image, Usage
 from outrider.runtimes.acp.connection import AcpAgent, RunningPrompt
 from outrider.runtimes.acp.errors import (
     AUTH_REQUIRED,
     CANNOT_RESUME,
-    STOP_REASONS,
+    explain_stop,
     find_login_errors,
     is_login_message,
     wants_login,
@@ -51,6 +51,7 @@ from outrider.runtimes.external.approvals import (
     JournalWatcher,
     withdraw_stale_questions,
 )
+from outrider.runtimes.external.history import render_history
 from outrider.runtimes.external.own_tools import is_our_call
 from outrider.runtimes.external.recorder import CallOutcome, TurnRecorder, external_call_id
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
@@ -73,7 +74,7 @@ class AcpTurnRun:
         self._agent = agent
         self._context = context
         self._own_tools = own_tools
-        self._recorder = TurnRecorder(turn, NAME, context.tool_environment.redact)
+        self._recorder = TurnRecorder(turn, NAME, context.tool_environment.redact, context.blobs.put)
         self._login_error = ""
         self._journal = JournalWatcher(turn)
         self._approvals = ApprovalGate(turn, context.tool_environment, self._journal, asks_before_running=True)
@@ -93,7 +94,8 @@ class AcpTurnRun:
         interrupted = await self._close_interrupted_calls(bound, replayed)
         history = self._unseen_history(bound if bound and not is_new else None)
         state = self._turn.state()
-        start = build_prompt(state, self._turn.transcript(), history, interrupted if was_interrupted else None)
+        rendered = render_history(history, self._load_image if self._agent.info.accepts_images else None)
+        start = build_prompt(state, self._turn.transcript(), rendered, interrupted if was_interrupted else None)
         if history:
             self._emit_note(f"{self._agent.name} receives what was said and done in this session before")
         name = prompt_name(state)
@@ -190,8 +192,8 @@ class AcpTurnRun:
                 await self._recorder.finish_inherited_call(call, CallOutcome(_NOT_RUN, failed=True))
                 ended.pop(call.id, None)  # an agent may replay it as failed
             elif tool_call := ended.pop(call.id, None):
-                item = external_call_of(tool_call, prompt).item_id
-                await self._recorder.finish_inherited_call(call, outcome_of(tool_call), item)
+                reported = external_call_of(tool_call, prompt)
+                await self._recorder.finish_inherited_call(call, outcome_of(tool_call), reported)
             else:
                 interrupted.append(InterruptedCall(call, OUTCOME_UNKNOWN))
                 await self._recorder.finish_inherited_call(call, CallOutcome(UNKNOWN, failed=True))
@@ -228,16 +230,18 @@ class AcpTurnRun:
 
     def _content_blocks(self, start: PromptStart) -> list[Mapping[str, str]]:
         texts = [start.preamble] if start.preamble else []
-        images: list[Mapping[str, str]] = []
+        images = [_image_block(image.media, image.content) for image in start.preamble_images]
         for message in start.inputs:
             texts.append(message.text if message.source == "person" else f"[notice] {message.text}")
             for image in message.images:
                 if not self._agent.info.accepts_images:
                     texts.append("[an image, which you do not support]")
                     continue
-                data = base64.b64encode(self._context.blobs.get(image.blob)).decode()
-                images.append({"type": "image", "data": data, "mimeType": image.media})
+                images.append(_image_block(image.media, self._load_image(image)))
         return [{"type": "text", "text": "\n\n".join(texts)}, *images]
+
+    def _load_image(self, image: Image) -> bytes:
+        return self._context.blobs.get(image.blob)
 
     async def _prompt(self, thread: str, blocks: Sequence[Mapping[str, str]], updates: UpdateReader) -> RunningPrompt:
         """Run a prompt to its end. It is cancelled when anything ends this early."""
@@ -323,7 +327,7 @@ class AcpTurnRun:
                 await self._turn.record(Bound(NAME, thread, saw=self._recorder.saw))
                 await updates.finish_message()
                 await self._close()
-                if cut := STOP_REASONS.get(reason):
+                if cut := explain_stop(reason):
                     await self._turn.record(Reply("", self._recorder.saw, cut=cut))
                 if reason == "cancelled":
                     raise Refused(f"{self._agent.name} reported this turn as cancelled, but nobody had stopped it")
@@ -344,6 +348,10 @@ class AcpTurnRun:
 
     def _emit_note(self, text: str) -> None:
         self._turn.emit(Delta(text, "note"))
+
+
+def _image_block(media: str, content: bytes) -> Mapping[str, str]:
+    return {"type": "image", "data": base64.b64encode(content).decode(), "mimeType": media}
 
 
 async def _run_own_calls(

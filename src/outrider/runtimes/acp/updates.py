@@ -1,5 +1,6 @@
 """Reader of an ACP agent's updates during a prompt: shows and records them, and answers permission requests."""
 
+import logging
 import secrets
 from collections import deque
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from outrider.runtimes.acp.connection import AcpAgent, SessionMessage
 from outrider.runtimes.acp.errors import is_login_message
 from outrider.runtimes.acp.own_calls import OwnCalls
 from outrider.runtimes.acp.prompt import NAME
-from outrider.runtimes.acp.protocol import PermissionRequest, SessionUpdate, ToolCallUpdate
+from outrider.runtimes.acp.protocol import SILENT_UPDATES, PermissionRequest, SessionUpdate, ToolCallUpdate
 from outrider.runtimes.acp.tool_calls import (
     FINAL_STATUSES,
     AcpToolCall,
@@ -32,6 +33,7 @@ from outrider.runtimes.acp.tool_calls import (
 from outrider.runtimes.external.approvals import ApprovalGate
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, TurnRecorder, clip_middle
 from outrider.runtimes.jsonrpc.connection import RequestId
+from outrider.runtimes.jsonrpc.decoding import UnreadReporter
 from outrider.runtimes.mcp_server import PendingCall
 from outrider.runtimes.tool_runner import render_denial
 from outrider.system.failpoints import failpoint
@@ -40,9 +42,11 @@ MAX_MESSAGE = 1_000_000
 """Characters of one message; of a longer one, the beginning and the end are recorded."""
 ASSUME_STARTED_AFTER = 1.0
 """Seconds after which a call that is reported as running counts as begun, when no permission is requested for it."""
+_UNREAD_TEXT = "[a part of the message that Outrider could not read]"
 _OWN_CALL = "a call of one of our tools"
 _NOT_ONCE = "not run: it was allowed, but the agent has no option to allow it only once"
 _GAVE_UP = "not run: the agent stopped waiting for an answer"
+_log = logging.getLogger("outrider.acp")
 
 
 class UpdateReader:
@@ -92,6 +96,7 @@ class UpdateReader:
         self._text: list[str] = []
         self._message: str | None = None
         self._message_count = 0
+        self._unread = UnreadReporter(agent.name, _log, lambda text: turn.emit(Delta(text, "note")))
         # Ids of messages are not reliable, and no message is ever read a second time.
         self._run_id = secrets.token_hex(4)
 
@@ -133,9 +138,11 @@ class UpdateReader:
         """Raises ApprovalSuspended when nobody answers a question in time."""
         self.note_activity()
         if not isinstance(message, SessionUpdate):
+            self._unread.report("session/request_permission", message[1].unread)
             self._has_worked = True
             await self._request_permission(*message)
             return
+        self._unread.report(message.session_update or "session/update", message.unread)
         self._note_work(message)
         match message.session_update:
             case "agent_message_chunk":
@@ -147,6 +154,10 @@ class UpdateReader:
             case "plan":
                 if plan := render_plan(message.entries):
                     self._turn.emit(Delta(plan, "note"))
+            case "" if message.tool_call_id:
+                await self._tool_call_changed(message)
+            case kind if kind not in SILENT_UPDATES:
+                self._unread.report("session/update", [f"the kind `{kind[:100]}`"])
             case _:
                 pass
 
@@ -192,7 +203,7 @@ class UpdateReader:
                 pass
 
     def _message_chunk(self, update: SessionUpdate) -> None:
-        text = content_text(update.content)
+        text = content_text(update.content) or (_UNREAD_TEXT if "content" in update.unread else "")
         if not self._text:
             # Some agents send empty lines between a call and the text after it.
             text = text.lstrip("\n")
@@ -324,7 +335,11 @@ class UpdateReader:
         with anyio.CancelScope() as self._question_scope:
             if self._is_over:
                 self._question_scope.cancel()
-            decision = await self._approvals.decide(call, request)
+            if unread := permission.unread_parts:
+                decision = AccessDecision("deny", f"Outrider cannot read what the agent asks for ({', '.join(unread)})")
+                self._turn.emit(Delta(f"denied: {decision.reason}", "note"))
+            else:
+                decision = await self._approvals.decide(call, request)
         if self._question_scope.cancelled_caught:
             await self._approvals.withdraw(call)
             await self._finish_call(tool_call, CallOutcome(_GAVE_UP, failed=True))

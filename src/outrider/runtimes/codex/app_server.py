@@ -7,18 +7,19 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import anyio
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 import outrider
 from outrider.core.text import one_line
+from outrider.core.types import Usage
 from outrider.runtimes.codex.errors import bad_settings, not_logged_in
 from outrider.runtimes.codex.protocol import (
     parse_config_warning,
     parse_configured_model,
     parse_default_model,
     parse_needs_login,
+    parse_notification,
     parse_user_agent,
 )
 from outrider.runtimes.codex.sandbox_policy import SandboxPolicy
@@ -27,9 +28,11 @@ from outrider.runtimes.jsonrpc.connection import (
     RequestId,
     RpcConnection,
     RpcMessage,
+    RpcNotification,
     RpcRequest,
     open_connection,
 )
+from outrider.runtimes.jsonrpc.decoding import LenientDecoder
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
 from outrider.runtimes.jsonrpc.process import Child, Program, open_child
 from outrider.runtimes.mcp_server import McpSession
@@ -54,11 +57,17 @@ _UNUSED_NOTIFICATIONS = (
 log = logging.getLogger("outrider.codex")
 
 
+class _TurnId(Struct):
+    id: str = ""
+
+
 class _ThreadParams(Struct, rename="camel"):
     thread_id: str = ""
+    turn_id: str | None = None
+    turn: _TurnId = field(default_factory=_TurnId)
 
 
-_thread_decoder = msgspec.json.Decoder(_ThreadParams)
+_thread_decoder = LenientDecoder(_ThreadParams)
 
 
 class LoadedThread(Struct, frozen=True):
@@ -107,6 +116,7 @@ class AppServer:
         self._connection = connection
         self._subscribers: dict[str, ThreadMessages] = {}
         self._threads: dict[str, LoadedThread] = {}
+        self._thread_usage: dict[str, Usage] = {}
         self._default_model = ""
         self._is_logged_in = False
         self._config_warning = ""
@@ -164,6 +174,13 @@ class AppServer:
     def set_thread_model(self, thread: str, model: str) -> None:
         self._threads[thread] = replace(self._threads[thread], model=model)
 
+    def thread_usage(self, thread: str) -> Usage | None:
+        """The tokens of all turns of this thread; None when Codex has not reported them to this process."""
+        return self._thread_usage.get(thread)
+
+    def set_thread_usage(self, thread: str, usage: Usage) -> None:
+        self._thread_usage[thread] = usage
+
     def set_default_model(self, model: str) -> None:
         self._default_model = model
 
@@ -220,10 +237,13 @@ class AppServer:
             async for message in self._connection.messages():
                 if message.method == "configWarning":
                     self._config_warning = parse_config_warning(message.params) or self._config_warning
-                messages = self._subscribers.get(_thread_of(message.params))
-                if messages:
+                readers = self._readers_of(message)
+                for messages in readers:
                     await messages.put(message)
-                elif isinstance(message, RpcRequest):
+                if not readers and message.method == "thread/tokenUsage/updated":
+                    # Reported when a thread is resumed, before its turn has subscribed.
+                    self._note_usage(message.params)
+                elif not readers and isinstance(message, RpcRequest):
                     error = RpcError(METHOD_NOT_FOUND, "no turn is running in this thread")
                     await self.respond_error(message.id, error)
         except ProcessExited as exited:
@@ -232,6 +252,20 @@ class AppServer:
             self.retire()
             for messages in self._subscribers.values():
                 messages.end()
+
+    def _note_usage(self, params: Raw) -> None:
+        notification = parse_notification(params)
+        if notification.thread_id and notification.token_usage.total:
+            self.set_thread_usage(notification.thread_id, notification.token_usage.total.usage())
+
+    def _readers_of(self, message: RpcMessage) -> list[ThreadMessages]:
+        """Who reads the messages of its thread. When the thread cannot be read, each reader checks the turn's id."""
+        params = _thread_decoder.decode(message.params)
+        if params.thread_id:
+            messages = self._subscribers.get(params.thread_id)
+            return [messages] if messages else []
+        is_for_all = isinstance(message, RpcNotification) and (params.turn_id or params.turn.id)
+        return list(self._subscribers.values()) if is_for_all or len(self._subscribers) == 1 else []
 
     def close_mcp_sessions(self) -> None:
         """Revoke the tokens of its threads."""
@@ -260,10 +294,3 @@ def _check_version(user_agent: str) -> None:
     if not _TESTED_VERSIONS[0] <= version <= _TESTED_VERSIONS[1]:
         tested = " to ".join(f"{major}.{minor}" for major, minor in _TESTED_VERSIONS)
         log.warning("this is %s; Outrider was tested with Codex %s", user_agent or "an unknown Codex", tested)
-
-
-def _thread_of(params: Raw) -> str:
-    try:
-        return _thread_decoder.decode(params).thread_id
-    except msgspec.DecodeError:
-        return ""

@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import anyio
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from outrider.config.schema import Config
@@ -17,6 +15,7 @@ from outrider.runtimes.base import MAX_PROBE_TEXT, ProbeResult, RuntimeProbe, pr
 from outrider.runtimes.codex.app_server import AppServer, open_app_server
 from outrider.runtimes.codex.errors import stderr_summary
 from outrider.runtimes.codex.launch import INSTALL, codex_command, codex_environment, codex_program
+from outrider.runtimes.codex.protocol import parse_account
 from outrider.runtimes.jsonrpc.errors import ProcessExited
 from outrider.runtimes.jsonrpc.process import Program, open_child
 from outrider.system.processes import new_marker
@@ -28,17 +27,6 @@ _UPDATE = "update Codex, then try again"
 _CORRECT = "correct that file, then try again"
 _HOME = "create that folder, or set codex.home (or CODEX_HOME) to the full path of Codex's folder"
 _VERSION = re.compile(r"(?:codex\S* )?v?(\d+\.\d+\S{0,60})")
-
-
-class _Account(Struct, rename="camel"):
-    type: str = ""
-    email: str | None = None
-    plan_type: str | None = None
-
-
-class _Login(Struct, rename="camel"):
-    account: _Account | None = None
-    requires_openai_auth: bool = True
 
 
 def _locate(config: Config) -> str:
@@ -95,11 +83,13 @@ async def _check_settings(server: AppServer) -> ProbeResult:
 
 
 async def _check_login(server: AppServer) -> ProbeResult:
-    login = msgspec.json.decode(await server.request("account/read", {}, _STEP_TIMEOUT), type=_Login)
+    login = parse_account(await server.request("account/read", {}, _STEP_TIMEOUT))
     account = login.account
+    if login.needs_login:
+        return ProbeResult("login", "broken", "not logged in", _LOGIN)
+    if login.unread:
+        return ProbeResult("login", "fine", f"Outrider cannot read all that Codex says: {', '.join(login.unread)}")
     if account is None:
-        if login.requires_openai_auth:
-            return ProbeResult("login", "broken", "not logged in", _LOGIN)
         return ProbeResult("login", "fine", "its model provider needs none")
     plan = f"({account.plan_type})" if account.plan_type else ""
     text = " ".join(part for part in (account.type, account.email, plan) if part)

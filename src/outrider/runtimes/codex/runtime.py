@@ -17,6 +17,7 @@ from outrider.runtimes.codex.launch import codex_program
 from outrider.runtimes.codex.threads import NAME, configured_model, record_unstarted
 from outrider.runtimes.codex.tools import ToolProvider
 from outrider.runtimes.codex.turn import INTERRUPT_TIMEOUT, CodexTurnRun
+from outrider.runtimes.codex.watchdog import ABORT_GRACE
 from outrider.runtimes.external.approvals import ANSWER_TIMEOUT, ApprovalGate, JournalWatcher, withdraw_stale_questions
 from outrider.runtimes.external.process_pool import PoolKey, ProcessPool
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
@@ -39,6 +40,7 @@ class CodexRuntime:
         *,
         answer_timeout: float = ANSWER_TIMEOUT,
         interrupt_timeout: float = INTERRUPT_TIMEOUT,
+        abort_grace: float = ABORT_GRACE,
     ) -> None:
         self._context = context
         self._pool = pool
@@ -46,6 +48,7 @@ class CodexRuntime:
         self._tool_runner = ToolRunner(context.tools, context.tool_environment)
         self._answer_timeout = answer_timeout
         self._interrupt_timeout = interrupt_timeout
+        self._abort_grace = abort_grace
 
     async def started_entry(self, turn: Turn) -> Started:
         return Started(NAME, configured_model(turn, self._context.config))
@@ -84,6 +87,7 @@ class CodexRuntime:
                     journal,
                     approvals,
                     interrupt_timeout=self._interrupt_timeout,
+                    abort_grace=self._abort_grace,
                 )
                 await turn_run.run(self._tool_provider)
             except ProcessExited as exited:
@@ -101,6 +105,7 @@ async def open_runtime(
     idle_timeout: float = IDLE_TIMEOUT,
     answer_timeout: float = ANSWER_TIMEOUT,
     interrupt_timeout: float = INTERRUPT_TIMEOUT,
+    abort_grace: float = ABORT_GRACE,
     create_token: Callable[[], str] = new_token,
 ) -> AsyncGenerator[CodexRuntime]:
     """Codex for the life of a home. Its processes are started when they are needed and end with it."""
@@ -118,5 +123,6 @@ async def open_runtime(
             ToolProvider(config, McpServer(group, create_token=create_token)),
             answer_timeout=answer_timeout,
             interrupt_timeout=interrupt_timeout,
+            abort_grace=abort_grace,
         )
         group.cancel_scope.cancel()

@@ -4,6 +4,8 @@
 """
 
 import logging
+import re
+from base64 import b64encode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from hashlib import blake2b
@@ -12,14 +14,20 @@ from typing import Any
 
 import anyio.to_thread
 from msgspec import Struct
+from msgspec.structs import replace
 
 from outrider.config.schema import Config
-from outrider.core.ports import Tools
+from outrider.core.errors import Refused
+from outrider.core.events import Result
+from outrider.core.ports import Tools, Turn
+from outrider.core.types import Call
+from outrider.runtimes.external.history import LoadImage
 from outrider.runtimes.external.own_tools import SERVER as SERVER
 from outrider.runtimes.external.own_tools import SERVER_INSTRUCTIONS, tools_for_program
 from outrider.runtimes.external.own_tools import is_our_call as is_our_call
 from outrider.runtimes.external.own_tools import parse_our_call as parse_our_call
 from outrider.runtimes.mcp_server import McpServer, McpSession
+from outrider.runtimes.tool_runner import ToolRunner
 from outrider.system.files import create_marker
 
 _STARTUP_TIMEOUT = 30
@@ -37,6 +45,45 @@ def dynamic_tools(tools: Tools) -> list[dict[str, Any]]:
         {"type": "function", "name": tool.name, "description": tool.description, "inputSchema": tool.schema}
         for tool in tools_for_program(tools)
     ]
+
+
+class TaskOutputs:
+    """The output files of tasks, which are in Outrider's home: Codex's sandbox hides them, and `tasks` reads them."""
+
+    def __init__(self, home: Path) -> None:
+        self._path = re.compile(re.escape(str(home / "tasks")) + r"/([\w-]+)/output\b")
+
+    def rename(self, text: str) -> str:
+        """The text with each of these files replaced by the call that reads it."""
+        return self._path.sub(r"tasks(action=read, task=\1)", text)
+
+
+def data_url(media: str, content: bytes) -> str:
+    return f"data:{media};base64,{b64encode(content).decode()}"
+
+
+class OwnToolRunner:
+    """Runs Outrider's tools for Codex."""
+
+    def __init__(self, tool_runner: ToolRunner, outputs: TaskOutputs, load_image: LoadImage) -> None:
+        self._tool_runner = tool_runner
+        self._outputs = outputs
+        self._load_image = load_image
+
+    async def run(self, turn: Turn, call: Call) -> Result | None:
+        """The result as Codex reads it; it is recorded as every runtime reads it. None while a question is pending."""
+        result = await self._tool_runner.run(turn, call)
+        return replace(result, text=self._outputs.rename(result.text)) if result else None
+
+    def render_content(self, result: Result) -> list[dict[str, str]]:
+        """The result of a dynamic tool call."""
+        content = [{"type": "inputText", "text": result.text}]
+        for image in result.images:
+            try:
+                content.append({"type": "inputImage", "imageUrl": data_url(image.media, self._load_image(image))})
+            except Refused:
+                content.append({"type": "inputText", "text": "[an image was here, which cannot be read any more]"})
+        return content
 
 
 class ThreadTools(Struct, frozen=True):

@@ -116,12 +116,16 @@ class ApprovalGate:
         await self._wait_until(lambda: not self._turn.state().is_asked(call.id))
 
     async def _wait_until(self, is_answered: Callable[[], bool]) -> None:
+        address = self._turn.state().address
         with anyio.move_on_after(self._timeout):
             while not is_answered():
                 with anyio.move_on_after(_REFRESH_INTERVAL):
                     await self._journal.wait_until(is_answered)
                 # The owner of the turn may be about to hand it over, and no step is running that had to end first.
                 await self._turn.refresh()
+                if self._turn.state().address != address:  # A person at another address has joined the turn.
+                    address = self._turn.state().address
+                    await self.deny_unreachable()
         if not is_answered():
             raise ApprovalSuspended
 
