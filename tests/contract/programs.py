@@ -259,7 +259,7 @@ _ALL = (
             tasks=call("mcp__outrider__tasks", action="list"),
         ),
         settings=_claude,
-        mode="plan",
+        mode="acceptEdits",
         limits={"steer": NO_STEERING},
     ),
     RuntimeProgram(
