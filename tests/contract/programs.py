@@ -65,6 +65,8 @@ class RuntimeProgram(Struct, frozen=True):
     """The settings of Outrider, given the folder of a test, the model and the program; writes the program's own."""
     limits: Mapping[str, str] = {}
     """The abilities that it lacks, by the name in `ABILITIES`, each with the reason."""
+    unreliable: frozenset[str] = frozenset()
+    """The limits that it sometimes does not have."""
     remarks: Mapping[str, str] = {}
     """What to know about the abilities that it has."""
     mode: str = ""
@@ -316,7 +318,9 @@ _ALL = (
             "steer": NO_STEERING,
             "usage": "it reports the total of its session after each turn",
             "tools": "it does not say that it takes MCP servers over HTTP",
+            "stop": "not reliably: the stopped answer can go on, and its text appears in the next turn",
         },
+        unreliable=frozenset({"stop"}),
         remarks={"approvals": "it asks only before commands that it considers dangerous, and before edits"},
     ),
 )

@@ -71,6 +71,8 @@ class Harness(Protocol):
     """A part of the error when its program is missing."""
     limits: Mapping[str, str]
     """The abilities it lacks, with the reason."""
+    unreliable: frozenset[str]
+    """Those of the limits that it sometimes does not have."""
     login_hint: str
     """A part of the error when the model refuses the key."""
     mode: str
@@ -148,6 +150,7 @@ class _ScriptedModelHarness:
 
     ends_at_denial = False
     mode = ""
+    unreliable = frozenset[str]()
 
     def __init__(self, folder: Path, server: ScriptedServer) -> None:
         self._folder = folder
@@ -212,6 +215,7 @@ class Codex(_ScriptedModelHarness):
 
 class Acp:
     ends_at_denial = False
+    unreliable = frozenset[str]()
     mode = ""
     traits = AcpRuntime.traits
     hint = "/runtime native"
@@ -292,6 +296,7 @@ class Program(_ScriptedModelHarness):
         self.limits = program.limits
         self.ends_at_denial = program.ends_at_denial
         self.mode = program.mode
+        self.unreliable = program.unreliable
 
     def settings(self) -> dict[str, str]:
         program = self._program

@@ -126,9 +126,11 @@ def tried(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     # Login shells read the dotfiles in the home folder.
     monkeypatch.setenv("HOME", str(tmp_path))
     with harness_of(name)(tmp_path) as harness:
-        lack = harness.limits.get(_ability(request.node), "")
-        if lack and not request.node.get_closest_marker("ability").kwargs.get("checks_lack"):
-            request.applymarker(pytest.mark.xfail(reason=lack, strict=True))
+        ability = _ability(request.node)
+        mark = request.node.get_closest_marker("ability")
+        if ability in harness.limits and not mark.kwargs.get("checks_lack"):
+            is_strict = ability not in harness.unreliable
+            request.applymarker(pytest.mark.xfail(reason=harness.limits[ability], strict=is_strict))
         yield Tried(tmp_path, harness)
     end_all(tmp_path)
 
