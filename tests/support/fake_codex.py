@@ -53,6 +53,8 @@ class Server:
         self._threads = Threads(folder / "threads")
         self._wire = Wire(folder, self._faults)
         self._turns: dict[str, Turn] = {}
+        self._folders: dict[str, str] = {}
+        """Where each thread works."""
         self._asked = -1
         self._open: dict[str, queue.SimpleQueue[Json | None]] = {}
         """Where responses are expected, by the JSON of their id."""
@@ -111,7 +113,7 @@ class Server:
         return getattr(self, "on_" + method.replace("/", "_"))(params)
 
     def on_initialize(self, _: Json) -> Json:
-        agent = "outrider/0.163.0 (Scripted 1.0; x86_64) unknown (outrider; 1)"
+        agent = f"outrider/{self._script['version']} (Scripted 1.0; x86_64) unknown (outrider; dev)"
         return {"userAgent": agent, "codexHome": str(self._folder), "platformFamily": "unix", "platformOs": "linux"}
 
     def on_account_read(self, _: Json) -> Json:
@@ -120,6 +122,7 @@ class Server:
     def on_thread_start(self, params: Json) -> Json:
         thread = str(uuid.uuid4())
         self._threads.own(thread)
+        self._folders[thread] = params["cwd"]
         rest = {"model": "scripted", "modelProvider": "local", "cwd": params.get("cwd", ""), "approvalPolicy": "never"}
         spelled: Json = {
             "thread.id": {"thread": {**self._thread(thread), "id": thread}},
@@ -130,6 +133,7 @@ class Server:
         return {**rest, **spelled[self._script["spelling"]]}
 
     def on_thread_resume(self, params: Json) -> Json:
+        self._folders[params["threadId"]] = params["cwd"]
         return {"thread": self._thread(params["threadId"], not params.get("excludeTurns")), "model": "scripted"}
 
     def on_thread_read(self, params: Json) -> Json:
@@ -164,7 +168,7 @@ class Server:
         is_active = turn is not None and not turn.is_over.is_set()
         status: Json = {"type": "active", "activeFlags": []} if is_active else {"type": "idle"}
         turns = (self._threads.read(thread) or []) if is_whole else []
-        return {"id": thread, "path": "", "status": status, "turns": turns, "cliVersion": "0.163.0"}
+        return {"id": thread, "path": "", "status": status, "turns": turns, "cliVersion": self._script["version"]}
 
     def _new_turn(self, params: Json) -> Turn:
         thread = params["threadId"]
@@ -258,7 +262,7 @@ class Server:
         self._notify(turn, "thread/tokenUsage/updated", tokenUsage=usage)
 
     def do_run(self, turn: Turn, command: str, step: Json) -> None:
-        cwd = step.get("cwd") or os.getcwd()
+        cwd = step.get("cwd") or self._folders[turn.thread]
         details: Json = {"command": command, "cwd": cwd, "commandActions": [], "source": "agent"}
         pid = None if step.get("asks") else "1"
         item: Json = {
@@ -306,7 +310,7 @@ class Server:
         file_changes = [{"path": path, "kind": {"type": "add"}, "diff": text} for path, text in changes.items()]
         item: Json = {"type": "fileChange", "id": turn.name("call"), "changes": file_changes, "status": "inProgress"}
         for path, text in changes.items():
-            Path(path).write_text(text)
+            Path(self._folders[turn.thread], path).write_text(text)
         self._item(turn, item, status="completed")
 
     def do_tool(self, turn: Turn, name: str, step: Json) -> None:
@@ -366,7 +370,7 @@ def _set_by(settings: list[str]) -> dict[str, str]:
 def main() -> None:
     folder, *words = sys.argv[1:]
     if "app-server" not in words:
-        print("codex-cli 0.163.0")
+        print("codex-cli", json.loads(Path(folder, "script.json").read_text())["version"])
         return
     with Path(folder, "lives").open("a") as file:
         file.write(f"{os.getpid()}\n")

@@ -117,7 +117,7 @@ class AcpAgent:
         self._retire_reason = self._retire_reason or reason
         self._retired.set()
 
-    async def wait_retired(self) -> None:
+    async def wait_end_requested(self) -> None:
         """Wait until it is retired, or has exited and every message was routed."""
         await self._retired.wait()
 
@@ -183,6 +183,10 @@ class AcpAgent:
             await self._request("session/set_config_option", params)
         else:
             await self._request("session/set_mode", {"sessionId": thread, "modeId": mode})
+        self.modes[thread] = OfferedModes(offered.names, mode, offered.option)
+
+    def _mode_changed(self, thread: str, mode: str) -> None:
+        offered = self.modes.get(thread, OfferedModes())
         self.modes[thread] = OfferedModes(offered.names, mode, offered.option)
 
     def revoke_tokens(self) -> None:
@@ -290,7 +294,10 @@ class AcpAgent:
             case RpcNotification(method="session/update", params=params):
                 notification = parse_or_none(params, SessionNotification)
                 if notification:
-                    await self._deliver(notification.session_id, parse_update(notification.update))
+                    update = parse_update(notification.update)
+                    if update.session_update == "current_mode_update":
+                        self._mode_changed(notification.session_id, update.current_mode_id or "")
+                    await self._deliver(notification.session_id, update)
             case RpcRequest(id=number, method="session/request_permission", params=params):
                 request = parse_permission_request(params)
                 if not await self._deliver(request.session_id, (number, request)):

@@ -6,6 +6,7 @@ import msgspec
 
 from outrider.core.errors import Unavailable
 from outrider.runtimes.codex.protocol import CodexError
+from outrider.runtimes.jsonrpc.connection import METHOD_NOT_FOUND
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
 
 USE_NATIVE_HINT = "To continue without Codex: `/runtime native` in the chat, or `outrider run --runtime native`."
@@ -35,6 +36,11 @@ class CodexFailed(Unavailable):
 def is_login_error(text: str) -> bool:
     """Whether the text says that Codex's credentials were rejected."""
     return any(_LOGIN_ERROR.search(line) and not _MCP.search(line) for line in text.splitlines())
+
+
+def is_unknown_method(error: RpcError) -> bool:
+    """Whether this Codex does not have the requested method."""
+    return error.code == METHOD_NOT_FOUND or "unknown variant" in error.message or "unknown method" in error.message
 
 
 def codex_failed(what: str, evidence: str = "") -> CodexFailed:

@@ -16,6 +16,7 @@ from outrider.runtimes.codex.app_server import AppServer, open_app_server
 from outrider.runtimes.codex.errors import stderr_summary
 from outrider.runtimes.codex.launch import INSTALL, codex_command, codex_environment, codex_program
 from outrider.runtimes.codex.protocol import parse_account
+from outrider.runtimes.codex.versions import UPDATE, parse_version, too_old, untested
 from outrider.runtimes.jsonrpc.errors import ProcessExited
 from outrider.runtimes.jsonrpc.process import Program, open_child
 from outrider.system.processes import new_marker
@@ -72,7 +73,11 @@ async def version_of(program: Program, within: float = _STEP_TIMEOUT) -> ProbeRe
     if match is None:
         text = clip(" ".join(lines), 80) or "nothing"
         return ProbeResult("version", "broken", f"`--version` prints {text}, which is not a version of Codex", INSTALL)
-    return ProbeResult("version", "fine", match[1])
+    version = parse_version(match[1])
+    if problem := too_old(version):
+        return ProbeResult("version", "broken", problem, UPDATE)
+    remark = untested(version)
+    return ProbeResult("version", "odd" if remark else "fine", f"{match[1]}, {remark}" if remark else match[1])
 
 
 async def _check_settings(server: AppServer) -> ProbeResult:

@@ -161,10 +161,12 @@ class _TurnStartResponse(Struct):
 
 class _Thread(Struct):
     status: Any = None
+    turns: list[CodexTurn] | None = None
 
 
 class _ThreadReadResponse(Struct):
     thread: _Thread = _default(default_factory=_Thread)
+    unread: tuple[str, ...] = _default(default=(), name=UNREAD)
 
 
 class Account(Struct, rename="camel"):
@@ -221,6 +223,14 @@ def parse_rollout_line(line: bytes) -> RawItem:
 
 def parse_turns(result: Raw) -> TurnList:
     return _turns_decoder.decode(result)
+
+
+def parse_thread_turns(result: Raw) -> TurnList:
+    """The turns in the response to `thread/read`, as `thread/turns/list` returns them: newest first."""
+    response = _thread_read_decoder.decode(result)
+    turns = response.thread.turns
+    unread = tuple(name.replace("thread.turns", "data", 1) for name in response.unread)
+    return TurnList(None if turns is None else turns[::-1], unread)
 
 
 def parse_turn_id(result: Raw) -> str:

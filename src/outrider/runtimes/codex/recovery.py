@@ -18,7 +18,7 @@ from outrider.core.ports import Turn
 from outrider.core.prompt import UNKNOWN
 from outrider.core.types import Call
 from outrider.runtimes.codex.app_server import AppServer
-from outrider.runtimes.codex.errors import codex_failed
+from outrider.runtimes.codex.errors import codex_failed, is_unknown_method
 from outrider.runtimes.codex.notifications import call_of_item, is_finished, outcome_of_item
 from outrider.runtimes.codex.protocol import (
     CodexError,
@@ -28,6 +28,7 @@ from outrider.runtimes.codex.protocol import (
     TurnList,
     parse_client_id,
     parse_rollout_line,
+    parse_thread_turns,
     parse_turns,
 )
 from outrider.runtimes.codex.threads import NAME, OpenThread, ends_unanswered
@@ -119,9 +120,29 @@ async def _newest_turns(server: AppServer, thread: OpenThread) -> TurnList:
     try:
         return parse_turns(await server.request("thread/turns/list", params))
     except RpcError as error:
-        if "not materialized" in error.message or "no rollout" in error.message:
+        if _has_no_turns(error):
             return TurnList([])
-        raise
+        if not is_unknown_method(error):
+            raise
+        log.info("this Codex does not list turns by themselves: %s", error.message)
+    return await _read_thread(server, thread)
+
+
+async def _read_thread(server: AppServer, thread: OpenThread) -> TurnList:
+    """All turns of the thread, for a Codex that does not list the newest ones. Raises CodexFailed when it cannot."""
+    try:
+        return parse_thread_turns(await server.request("thread/read", {"threadId": thread.id, "includeTurns": True}))
+    except RpcError as error:
+        if _has_no_turns(error):
+            return TurnList([])
+        if not is_unknown_method(error):
+            raise
+    text = "this version of Codex cannot say what it has done in this session, so Outrider cannot continue it"
+    raise codex_failed(f"{text}; update Codex, or start another session")
+
+
+def _has_no_turns(error: RpcError) -> bool:
+    return "not materialized" in error.message or "no rollout" in error.message
 
 
 class Recovery:

@@ -160,7 +160,7 @@ async def _start(server: AppServer, turn: Turn, options: ThreadOptions) -> OpenT
     except RpcError as error:
         raise request_failed(error, "to start a session") from error
     if "model" not in params:
-        server.set_default_model(thread.model)
+        server.set_default_model(turn.session.workspace, thread.model)
     return OpenThread(thread.id, thread.model, is_new=True)
 
 
@@ -179,7 +179,7 @@ async def _load(
             await provider.remember_mcp(thread_id)
         policy = parse_sandbox_policy(answer, requested)
         thread = LoadedThread(thread_id, parse_model(answer), policy, tools.mcp_session)
-        server.register_thread(thread)
+        await server.register_thread(thread)
         return thread
 
 
@@ -205,7 +205,7 @@ def _with_tools(params: dict[str, Any], tools: ThreadTools) -> dict[str, Any]:
 async def _params(server: AppServer, turn: Turn, config: Config) -> dict[str, Any]:
     workspace, projects, settings = turn.session.workspace, frozenset[str](), None
     try:
-        settings = await server.request("config/read", {})
+        settings = await server.request("config/read", {"cwd": workspace})
         projects = parse_projects(settings)
     except RpcError as error:
         log.info("Codex does not return its settings: %s", error)
@@ -228,7 +228,7 @@ async def model_override(server: AppServer, turn: Turn, config: Config, thread: 
     """The model to name for a turn: the configured one, or Codex's default when the thread uses another by now."""
     if model := configured_model(turn, config):
         return model
-    default = await server.default_model()
+    default = await server.default_model(turn.session.workspace)
     return default if thread.model != default else ""
 
 

@@ -168,7 +168,7 @@ class CodexTurnRun:
             raise request_failed(error, "the turn") from error
         except BaseException:
             # Codex may be working on this, and without the turn's id it cannot be interrupted.
-            self._server.retire()
+            self._server.end()
             raise
         self._items.turn_started(turn_id)
         self._watchdog.turn_started(anyio.current_time())
@@ -177,7 +177,7 @@ class CodexTurnRun:
         try:
             await self._turn.record(Bound(NAME, thread.id, turn_id, saw))
         except BaseException:
-            self._server.retire()
+            self._server.end()
             raise
 
     def _render_input(self, note: str, inputs: Inputs) -> list[dict[str, Any]]:
@@ -205,8 +205,9 @@ class CodexTurnRun:
                 raise
         except ApprovalSuspended:
             return
-        except Unavailable:
-            await self._record_partial()
+        except Unavailable as error:
+            if not (isinstance(error, ProcessExited) and self._server.interrupts_others):
+                await self._record_partial()
             raise
         await self._finish(ended)
 
@@ -327,18 +328,23 @@ class CodexTurnRun:
             return False
 
     async def _interrupt_and_wait(self, messages: ThreadMessages, *, is_late: bool) -> None:
-        """Stop the turn and the commands it runs. A process that does not stop in time, or `is_late`, is ended."""
+        """Stop the turn and the commands it runs.
+
+        A process that does not stop it in time is ended, with the other turns in it; they continue in another one.
+        After a turn that `is_late`, its process takes no more turns.
+        """
         with anyio.move_on_after(self._interrupt_timeout) as scope:
             try:
                 await self._interrupt(messages)
             except (RpcError, RequestTimeout) as error:
                 log.warning("Codex did not stop: %s", error)
-                self._server.retire()
+                self._server.end()
             except ProcessExited as exited:
                 log.info("%s", exited)
         if scope.cancelled_caught:
             log.warning("Codex did not stop within %g s", self._interrupt_timeout)
-        if scope.cancelled_caught or is_late:
+            self._server.end()
+        if is_late:
             self._server.retire()
         await self._leftovers.clear()
 
