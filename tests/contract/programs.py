@@ -262,7 +262,8 @@ _ALL = (
         ),
         settings=_claude,
         mode="acceptEdits",
-        limits={"steer": NO_STEERING},
+        limits={"steer": f"{NO_STEERING}; its own method for this is not part of ACP, and Outrider does not use it"},
+        remarks={"login": "after three minutes: it tries again first, here only once"},
     ),
     RuntimeProgram(
         name="opencode",
@@ -296,7 +297,9 @@ _ALL = (
         settings=_gemini,
         mode="plan",
         limits={"steer": NO_STEERING},
-        remarks={"resume": "not within the minute in which the session began: it cannot load its own session then"},
+        remarks=dict.fromkeys(
+            ("question", "resume"), "not in the minute in which its session began: it cannot load it then"
+        ),
         age=_age_gemini,
     ),
     RuntimeProgram(
@@ -316,7 +319,7 @@ _ALL = (
         mode="accept_edits",
         limits={
             "steer": NO_STEERING,
-            "usage": "it reports the total of its session after each turn",
+            "usage": "it reports the total of its session after each turn, so Outrider counts too much",
             "tools": "it does not say that it takes MCP servers over HTTP",
             "stop": "not reliably: the stopped answer can go on, and its text appears in the next turn",
         },
