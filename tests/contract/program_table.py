@@ -55,8 +55,9 @@ def render(results: dict[str, ProgramResult]) -> str:
         return f" ({notes.index(text) + 1})"
 
     def cell(result: ProgramResult, ability: str) -> str:
-        remark = result.remarks.get(ability, "")
-        return ("yes" if result.abilities[ability] else "no") + (note(remark) if remark else "")
+        # A column that is newer than the row is empty until the next run.
+        has, remark = result.abilities.get(ability), result.remarks.get(ability, "")
+        return "" if has is None else ("yes" if has else "no") + (note(remark) if remark else "")
 
     heads = ["program", "version", "tried on", "needs", *ABILITIES.values()]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]

@@ -65,8 +65,12 @@ class RuntimeProgram(Struct, frozen=True):
     """The settings of Outrider, given the folder of a test, the model and the program; writes the program's own."""
     limits: Mapping[str, str] = {}
     """The abilities that it lacks, by the name in `ABILITIES`, each with the reason."""
+    unreliable: frozenset[str] = frozenset()
+    """The limits that it sometimes does not have."""
     remarks: Mapping[str, str] = {}
     """What to know about the abilities that it has."""
+    mode: str = ""
+    """One of its modes, not the first."""
     ends_at_denial: bool = False
     """Whether a no ends its turn, so that its model is not told."""
     age: Callable[[Path], None] | None = None
@@ -207,6 +211,7 @@ def _patch(path: str, text: str) -> ScriptedCall:
     return ScriptedCall("apply_patch", raw=body, custom=True)
 
 
+CODEX_LIMITS = {"modes": "settings of Outrider decide: codex.approval and codex.sandbox"}
 CODEX_CALLS = ToolCalls(
     run=shell,
     ask=lambda command: shell(command, sandbox_permissions="require_escalated", justification="to ring"),
@@ -224,6 +229,7 @@ def _codex_program(name: str, title: str, version: str = "latest") -> RuntimePro
         runtime="codex",
         calls=CODEX_CALLS,
         settings=_codex,
+        limits=CODEX_LIMITS,
     )
 
 
@@ -255,7 +261,9 @@ _ALL = (
             tasks=call("mcp__outrider__tasks", action="list"),
         ),
         settings=_claude,
-        limits={"steer": NO_STEERING},
+        mode="acceptEdits",
+        limits={"steer": f"{NO_STEERING}; its own method for this is not part of ACP, and Outrider does not use it"},
+        remarks={"login": "after three minutes: it tries again first, here only once"},
     ),
     RuntimeProgram(
         name="opencode",
@@ -270,6 +278,7 @@ _ALL = (
             tasks=call("outrider_tasks", action="list"),
         ),
         settings=_opencode,
+        mode="plan",
         ends_at_denial=True,
         limits={"steer": NO_STEERING},
     ),
@@ -286,8 +295,11 @@ _ALL = (
             tasks=call("mcp_outrider_tasks", action="list"),
         ),
         settings=_gemini,
+        mode="plan",
         limits={"steer": NO_STEERING},
-        remarks={"resume": "not within the minute in which the session began: it cannot load its own session then"},
+        remarks=dict.fromkeys(
+            ("question", "resume"), "not in the minute in which its session began: it cannot load it then"
+        ),
         age=_age_gemini,
     ),
     RuntimeProgram(
@@ -304,11 +316,14 @@ _ALL = (
             tasks=call("mcp__outrider__tasks", action="list"),
         ),
         settings=_hermes,
+        mode="accept_edits",
         limits={
             "steer": NO_STEERING,
-            "usage": "it reports the total of its session after each turn",
+            "usage": "it reports the total of its session after each turn, so Outrider counts too much",
             "tools": "it does not say that it takes MCP servers over HTTP",
+            "stop": "not reliably: the stopped answer can go on, and its text appears in the next turn",
         },
+        unreliable=frozenset({"stop"}),
         remarks={"approvals": "it asks only before commands that it considers dangerous, and before edits"},
     ),
 )

@@ -20,7 +20,15 @@ from outrider.runtimes.native import NativeRuntime
 from outrider.testing.scripted_model import ScriptedCall, call, says
 from outrider.testing.scripted_server.script import ErrorStatus, Script, ScriptRule, ScriptStep, Stall
 from outrider.testing.scripted_server.server import ScriptedServer
-from tests.contract.programs import CODEX_CALLS, NO_STEERING, PROGRAMS, RuntimeProgram, ToolCalls, codex_mcp_server
+from tests.contract.programs import (
+    CODEX_CALLS,
+    CODEX_LIMITS,
+    NO_STEERING,
+    PROGRAMS,
+    RuntimeProgram,
+    ToolCalls,
+    codex_mcp_server,
+)
 from tests.support.acp import World, do, tool
 from tests.support.codex import codex_home, codex_settings
 from tests.support.survivors import end_all
@@ -49,6 +57,7 @@ ABILITIES: Mapping[str, str] = {
     "images": "images",
     "mcp": "its own MCP tools",
     "tools": "Outrider's tools",
+    "modes": "modes",
     "login": "401 is told as a login problem",
 }
 """What the suite finds out, and the heads of the table in docs/runtimes.md. Tests are marked with the names."""
@@ -62,8 +71,12 @@ class Harness(Protocol):
     """A part of the error when its program is missing."""
     limits: Mapping[str, str]
     """The abilities it lacks, with the reason."""
+    unreliable: frozenset[str]
+    """Those of the limits that it sometimes does not have."""
     login_hint: str
     """A part of the error when the model refuses the key."""
+    mode: str
+    """One of its modes, not the first; empty when it has none."""
     ends_at_denial: bool
     """Whether a no ends its turn, so that its model is not told."""
 
@@ -136,6 +149,8 @@ class _ScriptedModelHarness:
     """A runtime whose model is the scripted server, natively or with another program in between."""
 
     ends_at_denial = False
+    mode = ""
+    unreliable = frozenset[str]()
 
     def __init__(self, folder: Path, server: ScriptedServer) -> None:
         self._folder = folder
@@ -175,7 +190,7 @@ class Native(_ScriptedModelHarness):
     traits = NativeRuntime.traits
     hint = "available: anthropic, openai"
     login_hint = "key"
-    limits: Mapping[str, str] = {"mcp": "the native loop does not use MCP servers"}
+    limits: Mapping[str, str] = {"mcp": "the native loop does not use MCP servers", "modes": "it has none"}
 
     def settings(self) -> dict[str, str]:
         return {"runtime.name": "native", **_model(self._server)}
@@ -188,7 +203,7 @@ class Codex(_ScriptedModelHarness):
     traits = CodexRuntime.traits
     hint = "/runtime native"
     login_hint = "login"
-    limits: Mapping[str, str] = {}
+    limits: Mapping[str, str] = CODEX_LIMITS
 
     def settings(self) -> dict[str, str]:
         home = codex_home(self._folder, self._server.url, more=codex_mcp_server())
@@ -200,6 +215,8 @@ class Codex(_ScriptedModelHarness):
 
 class Acp:
     ends_at_denial = False
+    unreliable = frozenset[str]()
+    mode = ""
     traits = AcpRuntime.traits
     hint = "/runtime native"
     login_hint = "login"
@@ -209,8 +226,6 @@ class Acp:
         self._server = server
         self._agent = agent
         self.limits: Mapping[str, str] = {"steer": NO_STEERING, "resume": "it depends on the agent"}
-        if "forgets" in agent:
-            self.limits = {**self.limits, "question": "it cannot load its session again"}
 
     def settings(self) -> dict[str, str]:
         return {**_model(self._server), "runtime.name": "acp", "acp.command": self._world.command(*self._agent)}
@@ -230,7 +245,14 @@ class Acp:
             GREET: [("say", HELLO)],
             LOCKED: [("error", -32000, "Authentication required", None)],
             WORK: [("say", BEGIN), *run, ("say", DONE)],
-            ASK: [("say", BEGIN), ("ask", request), tool("c1", "completed"), ("say", DONE)],
+            # Some agents replay a call that waited for an answer as failed.
+            ASK: [
+                ("say", BEGIN),
+                ("past", tool("c1", "failed")[1]),
+                ("ask", request),
+                tool("c1", "completed"),
+                ("say", DONE),
+            ],
             HANG: [("say", BEGIN), *run, ("hang",)],
         }
         return do(*plans.get(plan, [("say", "ok")]), before=f"{plan} ")
@@ -273,6 +295,8 @@ class Program(_ScriptedModelHarness):
         self.traits = CodexRuntime.traits if program.runtime == "codex" else AcpRuntime.traits
         self.limits = program.limits
         self.ends_at_denial = program.ends_at_denial
+        self.mode = program.mode
+        self.unreliable = program.unreliable
 
     def settings(self) -> dict[str, str]:
         program = self._program
@@ -338,8 +362,8 @@ RUNTIMES: Mapping[str, Opens] = {
     "acp that forgets": lambda folder: _acp(folder, "forgets"),
 }
 UNSCRIPTED: Mapping[str, frozenset[str]] = {
-    "acp": frozenset({"edits", "mcp", "tools"}),
-    "acp that forgets": frozenset({"edits", "images", "login", "mcp", "tools"}),
+    "acp": frozenset({"edits", "mcp", "modes", "tools"}),
+    "acp that forgets": frozenset({"edits", "images", "login", "mcp", "modes", "tools"}),
 }
 """The abilities that have no test here: the scripted agent calls no real tools, and both are the same otherwise."""
 

@@ -126,9 +126,11 @@ def tried(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     # Login shells read the dotfiles in the home folder.
     monkeypatch.setenv("HOME", str(tmp_path))
     with harness_of(name)(tmp_path) as harness:
-        lack = harness.limits.get(_ability(request.node), "")
-        if lack and not request.node.get_closest_marker("ability").kwargs.get("checks_lack"):
-            request.applymarker(pytest.mark.xfail(reason=lack, strict=True))
+        ability = _ability(request.node)
+        mark = request.node.get_closest_marker("ability")
+        if ability in harness.limits and not mark.kwargs.get("checks_lack"):
+            is_strict = ability not in harness.unreliable
+            request.applymarker(pytest.mark.xfail(reason=harness.limits[ability], strict=is_strict))
         yield Tried(tmp_path, harness)
     end_all(tmp_path)
 
@@ -282,6 +284,18 @@ async def test_an_image_reaches_the_model(tried: Tried) -> None:
         await agent.post(tried.harness.words(GREET), session=session, images=[IMAGE], address=TERMINAL)
         assert await allow_all(agent, session) == ("done", HELLO)
     assert tried.harness.has_image()
+
+
+@pytest.mark.ability("modes")
+async def test_a_mode_is_set_and_one_that_it_does_not_have_is_refused_with_the_list(tried: Tried) -> None:
+    mode = tried.harness.mode
+    assert mode
+    async with tried.open_agent({**tried.harness.settings(), "acp.mode": "no-such-mode"}) as agent:
+        turn = await tried.say(agent, GREET)
+        assert (turn.outcome, mode in turn.error) == ("failed", True), turn.error
+    async with tried.open_agent({**tried.harness.settings(), "acp.mode": mode}) as agent:
+        turn = await tried.say(agent, GREET)
+        assert (turn.outcome, turn.text) == ("done", HELLO), turn.error
 
 
 @pytest.mark.ability("login")

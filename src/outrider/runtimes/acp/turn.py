@@ -191,6 +191,7 @@ class AcpTurnRun:
                 interrupted.append(InterruptedCall(call, note))
                 ended.pop(call.id, None)  # its agent may report it as aborted
                 await self._recorder.finish_inherited_call(call, CallOutcome(_NOT_RUN, failed=True))
+                ended.pop(call.id, None)  # an agent may replay it as failed
             elif tool_call := ended.pop(call.id, None):
                 reported = external_call_of(tool_call, prompt)
                 await self._recorder.finish_inherited_call(call, outcome_of(tool_call), reported)
