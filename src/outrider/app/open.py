@@ -151,7 +151,7 @@ async def _start(
     limits, redact = config.limits, build_redactor(config).redact
     bounds = Bounds(limits.steps, limits.repeats, limits.spend)
     hub = EventHub(store)
-    worker = Worker(store, hub, WorkerLimits(bounds, limits.seconds, limits.turns, config.runtime.name))
+    worker = Worker(store, hub, WorkerLimits(bounds, limits.seconds, limits.turns, config.default_runtime))
     inbox = Inbox(store, worker.wake, max_characters=limits.input, max_queued=limits.queue, redact=redact)
     commands, children = open_commands(config), ChildSessions(store, inbox, worker)
     hint = worker.wake if mode.runs == "all" else worker.notify

@@ -126,7 +126,7 @@ async def check_sandbox(config: Config) -> AsyncGenerator[ProbeResult, None]:
 
 async def check_runtime(config: Config) -> AsyncGenerator[ProbeResult, None]:
     """The runtime, unless it is the built-in loop: there the model is checked."""
-    name = config.runtime.name
+    name = config.default_runtime
     if name == NATIVE:
         return
     from outrider.app.runtimes import probe

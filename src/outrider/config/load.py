@@ -68,6 +68,8 @@ def load(
     if values["sandbox.mode"] == "off":
         warnings.append("sandbox.mode is off: commands run without a sandbox and without a question")
     secrets, references = _resolve_secrets(values, sources, path, environ, warnings)
+    if secrets["remote.key"] and _is_sent_in_clear(str(values["remote.url"])):
+        warnings.append("remote.key is sent without encryption to another machine: use https:// in remote.url")
     return Config(
         home=home,
         sources=sources,
@@ -82,6 +84,12 @@ def load(
         warnings=tuple(warnings),
         **build_sections({**values, **secrets}),
     )
+
+
+def _is_sent_in_clear(url: str) -> bool:
+    """Whether what is sent to this URL can be read on the network."""
+    scheme, _, rest = url.partition("://")
+    return scheme.lower() == "http" and not rest.startswith(("127.", "localhost", "[::1]"))
 
 
 _Layer = dict[str, tuple[SettingValue, str]]

@@ -17,16 +17,15 @@ from outrider.config.secrets import Secret
 from outrider.core.approvals import Rule
 from outrider.core.errors import Refused
 from outrider.core.text import closest_match
+from outrider.core.types import REMOTE
 
 CONFIG_FILE = "config.toml"
 RULES_KEY = "rules"
 """The key of the approval rules in config.toml: an array of tables, not a setting."""
 RULES_DESCRIPTION = "Approval rules: which calls to allow, ask about or deny."
-OTHER_VARIABLES = frozenset(
-    {"OUTRIDER_HOME", "OUTRIDER_FAIL", "OUTRIDER_API_KEY", "OUTRIDER_REMOTE_URL", "OUTRIDER_REMOTE_KEY"}
-)
+OTHER_VARIABLES = frozenset({"OUTRIDER_HOME", "OUTRIDER_FAIL", "OUTRIDER_API_KEY"})
 """Environment variables of Outrider that are not settings."""
-OWN_KEY_VARIABLES = frozenset({"OUTRIDER_API_KEY", "OUTRIDER_REMOTE_KEY"})
+OWN_KEY_VARIABLES = frozenset({"OUTRIDER_API_KEY"})
 """Those of them that hold a secret."""
 
 SettingValue = str | int | float | bool | tuple[str, ...] | None
@@ -144,7 +143,7 @@ class RuntimeSettings(Section, frozen=True):
     name: Annotated[
         str,
         Meta(
-            description="The runtime that runs turns: native, codex, acp, or one from a plugin.",
+            description="The runtime that runs turns: native, codex, acp, remote, or one from a plugin.",
             extra={"alias": "runtime"},
         ),
     ] = "native"
@@ -197,6 +196,37 @@ class AcpSettings(Section, frozen=True):
     quiet: Annotated[
         int, Meta(description="Seconds of silence before the agent is checked for a hang.", ge=1, le=86_400)
     ] = 600
+
+
+class RemoteSettings(Section, frozen=True):
+    url: Annotated[
+        Url,
+        Meta(description="Base URL of another agent to which every turn is forwarded; empty to run turns here."),
+    ] = ""
+    key: Annotated[
+        Secret, Meta(description="API key of that agent: env:NAME, file:PATH, or the key itself; empty to send none.")
+    ] = Secret("")
+    model: Annotated[
+        str, Meta(description="The model to request from a chat completions server; empty for the first it lists.")
+    ] = ""
+    api: Annotated[
+        Literal["auto", "sessions", "chat"],
+        Meta(
+            description="The API to use: the sessions of another Outrider, chat completions, "
+            "or (auto) the sessions where the agent is an Outrider."
+        ),
+    ] = "auto"
+    patience: Annotated[
+        float, Meta(description="Seconds without any data before the connection is given up.", ge=0.1, le=3600)
+    ] = 120.0
+    poll: Annotated[
+        float,
+        Meta(
+            description="Seconds between two checks for news of another Outrider's background tasks, while some run.",
+            ge=0.1,
+            le=3600,
+        ),
+    ] = 10.0
 
 
 class ShellSettings(Section, frozen=True):
@@ -316,6 +346,7 @@ class Config(Struct, frozen=True):
     runtime: RuntimeSettings
     codex: CodexSettings
     acp: AcpSettings
+    remote: RemoteSettings
     shell: ShellSettings
     sandbox: SandboxSettings
     delegate: DelegateSettings
@@ -334,6 +365,11 @@ class Config(Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
     """Approval rules, in the order of the file."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def default_runtime(self) -> str:
+        """The runtime of sessions that do not choose one: with `remote.url`, the other agent, whatever is chosen."""
+        return REMOTE if self.remote.url else self.runtime.name
 
     def source(self, name: str) -> str:
         """`default`, `config.toml`, `environment OUTRIDER_…` or `flag`."""

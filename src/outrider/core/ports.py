@@ -175,6 +175,11 @@ class Turn(Protocol):
 
     session: Session
 
+    @property
+    def is_superseded(self) -> bool:
+        """Whether the session was stopped, so that nothing of this turn may be shown or done any more."""
+        ...
+
     def state(self) -> State: ...
     def transcript(self) -> Transcript: ...
     async def record(self, body: Body, key: str | None = None) -> Entry | None:
