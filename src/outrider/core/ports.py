@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from outrider.core.approvals import AccessDecision, ApprovalRequest
 from outrider.core.delivery import Deliverability
-from outrider.core.events import Answered, Asked, Body, Delta, Entry, Reply, Result, Started
+from outrider.core.events import Answered, Asked, Body, Bound, Delta, Entry, Input, Reply, Result, Started
 from outrider.core.plan import State
 from outrider.core.prompt import Prompt, Transcript
 from outrider.core.store_port import Blobs, Session
@@ -196,6 +196,18 @@ class Turn(Protocol):
 
     async def wait_for_entries(self) -> None:
         """Wait until others have appended something, and take it in."""
+        ...
+
+
+class SessionBindings(Protocol):
+    """The sessions that also exist in an external runtime, for a runtime that gets news of them between turns."""
+
+    async def list_bound(self, runtime: str, limit: int) -> Sequence[tuple[Session, Bound]]:
+        """Of the sessions used last, at most so many, those bound to this runtime, with their last binding."""
+        ...
+
+    async def notify(self, session: str, notice: Input, key: str) -> None:
+        """Append an input once by its key, and wake the session. Raises QueueFull, Refused or Unavailable."""
         ...
 
 

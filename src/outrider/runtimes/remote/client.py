@@ -23,6 +23,8 @@ from outrider.system.http_client import ConnectionFailed, OriginClient, Streamed
 
 MAX_BODY = 16 * 1024 * 1024
 """Bytes of one response that is not a stream."""
+_MIN_KEY = 8
+"""Characters of a key that is removed from messages; a shorter one may be part of any word."""
 T = TypeVar("T")
 
 
@@ -75,7 +77,7 @@ class RemoteClient:
     def redact(self, text: str) -> str:
         """The text without secrets, the key among them."""
         key = self.endpoint.key.reveal()
-        return self._redact_secrets(text.replace(key, "…") if key else text)
+        return self._redact_secrets(text.replace(key, "…") if len(key) >= _MIN_KEY else text)
 
     @asynccontextmanager
     async def stream(
@@ -93,8 +95,7 @@ class RemoteClient:
                     raise status_failure(response.status, await response.read(), self.redact)
                 yield response
         except ConnectionFailed as failed:
-            reason = f"TLS with {self.endpoint.host} failed: {failed}" if failed.kind == "tls" else str(failed)
-            raise connection_failure(reason, self.redact) from None
+            raise connection_failure(_explain(failed, self.endpoint.host), self.redact) from None
 
     async def request(self, method: str, path: str, kind: type[T], body: object = None, key: str = "") -> T:
         """Send a request with this JSON body, and decode the response. `key` makes it safe to repeat."""
@@ -109,3 +110,15 @@ class RemoteClient:
             start = answer[:200].decode("utf-8", "replace")
             message = f"its answer to {path.partition('?')[0]} cannot be read ({error}): {start}"
             raise content_failure(status, message, self.redact) from None
+
+
+def _explain(failed: ConnectionFailed, host: str) -> str:
+    match failed.kind:
+        case "refused" | "timeout":
+            return f"cannot connect to {host}: {failed}"
+        case "tls":
+            return f"TLS with {host} failed: {failed}"
+        case "silent":
+            return f"{host}: {failed}"
+        case "lost" | "invalid":
+            return str(failed)

@@ -17,11 +17,13 @@ from outrider.core.ports import Turn
 from outrider.core.types import REMOTE, RuntimeTraits
 from outrider.runtimes.base import RuntimeContext
 from outrider.runtimes.external.approvals import withdraw_stale_questions
-from outrider.runtimes.remote.chat_turn import run_chat_turn
+from outrider.runtimes.remote.chat_turn import is_chat_binding, run_chat_turn
 from outrider.runtimes.remote.client import RemoteClient, parse_endpoint
 from outrider.runtimes.remote.errors import RemoteFailed
+from outrider.runtimes.remote.notices import MAX_WATCHED, NoticeWatcher, WatchedSession
 from outrider.runtimes.remote.outrider_api import FarOutrider
 from outrider.runtimes.remote.session_turn import SessionTurnRun, parse_cursor, session_binding
+from outrider.system.task_groups import background_group
 
 RECHECK_SECONDS = 300.0
 """How long it is remembered what the other side is."""
@@ -51,10 +53,11 @@ class RemoteRuntime:
 
     traits = RuntimeTraits(REMOTE, steers=True, bounded=False, takes_client_tools=False)
 
-    def __init__(self, context: RuntimeContext, client: RemoteClient) -> None:
+    def __init__(self, context: RuntimeContext, client: RemoteClient, far: FarOutrider, watcher: NoticeWatcher) -> None:
         self._context = context
         self._client = client
-        self._far = FarOutrider(client)
+        self._far = far
+        self._watcher = watcher
         self._kind: RemoteKind | None = None
         self._checked = 0.0
         self._checking = anyio.Lock()
@@ -66,7 +69,7 @@ class RemoteRuntime:
         try:
             kind = await self._find_kind(turn)
             if kind.api == "sessions":
-                await SessionTurnRun(turn, self._far, self._context, self._client.patience).run()
+                await self._run_in_session(turn)
                 return
             await withdraw_stale_questions(turn)
             await run_chat_turn(turn, self._client, self._context, kind.model)
@@ -74,6 +77,16 @@ class RemoteRuntime:
             self._kind = None
             # The person reads these words as the reply, and the turn counts as failed.
             raise Refused(str(failed)) from failed
+
+    async def _run_in_session(self, turn: Turn) -> None:
+        session = turn.session
+        self._watcher.forget(session.id)
+        run = SessionTurnRun(turn, self._far, self._context, self._client.patience)
+        try:
+            await run.run()
+        finally:
+            if run.far_session:
+                self._watcher.watch(WatchedSession(session.id, session.person, run.far_session, run.cursor))
 
     async def _find_kind(self, turn: Turn) -> RemoteKind:
         """What the other side is, checked again after a while. A turn that runs there is continued as it began."""
@@ -123,8 +136,16 @@ async def open_runtime(context: RuntimeContext) -> AsyncGenerator[RemoteRuntime]
     client = RemoteClient(
         parse_endpoint(context.config), context.config.remote.patience, context.tool_environment.redact
     )
+    far, redact = FarOutrider(client), context.tool_environment.redact
+    watcher = NoticeWatcher(far, context.bindings, redact, context.config.remote.poll)
     try:
-        yield RemoteRuntime(context, client)
+        for session, bound in await context.bindings.list_bound(REMOTE, MAX_WATCHED):
+            cursor = parse_cursor(bound.turn)
+            if not is_chat_binding(bound) and not cursor.newest_input:
+                watcher.watch(WatchedSession(session.id, session.person, bound.thread, cursor.entry))
+        async with background_group() as group:
+            group.start_soon(watcher.run)
+            yield RemoteRuntime(context, client, far, watcher)
     finally:
         with anyio.CancelScope(shield=True):
             await client.close()

@@ -28,6 +28,7 @@ from outrider.runtimes.external.recorder import clip_middle, external_call_id
 from outrider.runtimes.remote.chat_completions import NOTICE
 from outrider.runtimes.remote.chat_turn import is_chat_binding
 from outrider.runtimes.remote.errors import PARTIAL, RemoteFailed
+from outrider.runtimes.remote.notices import entry_key
 from outrider.runtimes.remote.outrider_api import FarEntry, FarEvent, FarOutrider
 from outrider.runtimes.tool_runner import decide_or_ask, deny_unreachable
 from outrider.system.failpoints import failpoint
@@ -211,7 +212,7 @@ class SessionTurnRun:
         """Record a notice of the other side's own work as an input here, once."""
         match entry.body:
             case Input(source="task" | "schedule") as notice:
-                text, key = self._redact(notice.text), f"{REMOTE}/{self._session}/{entry.seq}"
+                text, key = self._redact(notice.text), entry_key(self._session, entry.seq)
                 person, source = self._turn.session.person, notice.source
                 body = Input(text, source, person=person, notice=notice.notice)
                 recorded = await self._turn.record(body, key=key)
@@ -324,7 +325,7 @@ class SessionTurnRun:
                 await self._handle(event)
 
     async def _handle(self, entry: FarEntry) -> None:
-        key = f"{REMOTE}/{self._session}/{entry.seq}"
+        key = entry_key(self._session, entry.seq)
         match entry.body:
             case Reply() as reply:
                 await self._record_reply(reply, key)
