@@ -1,4 +1,4 @@
-"""The other side of a remote runtime: another Outrider in a thread, and an OpenAI-compatible server that is not ours."""
+"""The other side of a remote runtime: another Outrider in a thread, and a server that only knows chat completions."""
 
 import json
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
