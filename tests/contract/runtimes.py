@@ -13,11 +13,13 @@ from outrider.core.types import RuntimeTraits
 from outrider.runtimes.acp.runtime import AcpRuntime
 from outrider.runtimes.codex.runtime import CodexRuntime
 from outrider.runtimes.native import NativeRuntime
+from outrider.runtimes.remote.runtime import RemoteRuntime
 from outrider.testing.scripted_model import ScriptedCall, call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule, ScriptStep, Stall
 from outrider.testing.scripted_server.server import ScriptedServer
 from tests.support.acp import World, do, tool
 from tests.support.codex import codex_home, codex_settings, shell
+from tests.support.remote import FarOutriderHome, far_outrider
 
 GREET, WORK, ASK, HANG = "greet", "work", "ask", "hang"
 """Say something; run a command; run one that needs an approval; run one, and then never end."""
@@ -184,10 +186,41 @@ def _acp_that_forgets(folder: Path) -> Generator[Harness]:
         yield Acp(folder, server, "forgets")
 
 
+class Remote(_ScriptedModelHarness):
+    """Another Outrider runs the turns, natively."""
+
+    traits = RemoteRuntime.traits
+    hint = "remote.url"
+
+    def __init__(self, folder: Path, server: ScriptedServer, far: FarOutriderHome) -> None:
+        super().__init__(folder, server)
+        self._far = far
+
+    def settings(self) -> dict[str, str]:
+        return self._far.settings()
+
+    def broken(self) -> dict[str, str]:
+        return {"runtime.name": "remote"}
+
+    def effects(self) -> int:
+        return self._far.effects()
+
+
+@contextmanager
+def _remote(folder: Path) -> Generator[Harness]:
+    ask = call("shell", command=COMMAND, needs=["network"], why="to ring")
+    with (
+        ScriptedServer(_script(call("shell", command=COMMAND), ask)) as server,
+        far_outrider(folder / "far", _model(server)) as far,
+    ):
+        yield Remote(folder, server, far)
+
+
 Opens = Callable[[Path], AbstractContextManager[Harness]]
 RUNTIMES: Mapping[str, Opens] = {
     "native": _native,
     "codex": _codex,
     "acp": _acp,
     "acp that forgets": _acp_that_forgets,
+    "remote": _remote,
 }

@@ -8,6 +8,7 @@ Where one cannot do something it says so by its traits, and the tests hold it to
 | codex            | yes    | yes     | no      | no    |
 | acp              | no     | no      | no      | no    |
 | acp that forgets | no     | no      | no      | no    |
+| remote           | yes    | yes     | no      | no    |
 """
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -20,10 +21,12 @@ import pytest
 import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
+from outrider.core.errors import Refused
 from outrider.core.events import Asked, Delta, Ended, Entry, Event, Input, Reply, Result, Started
 from outrider.core.prompt import Prompt, transcript
 from outrider.core.store_port import Session
 from outrider.core.turn_result import TurnResult
+from outrider.core.types import REMOTE
 from outrider.models.http_model import ReasoningReplay
 from tests.contract.runtimes import ASK, BEGIN, DONE, GREET, HANG, HELLO, RUNTIMES, WORK, Harness
 from tests.support.life import killed_at
@@ -246,6 +249,10 @@ async def test_a_session_that_switches_the_runtime_and_back_keeps_its_history(tr
     async with tried.open_agent() as agent:
         await tried.say(agent, GREET)
         session = await agent.find("s")
+        if tried.harness.traits.name == REMOTE:
+            with pytest.raises(Refused, match=r"remote\.url"):
+                await agent.change(session, {"runtime": "native"})
+            return
         await agent.change(session, {"runtime": "native"})
         assert (await agent.say("an aside", session="s", address=TERMINAL)).outcome == "done"
         await agent.change(session, {"runtime": tried.harness.traits.name})
