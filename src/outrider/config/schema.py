@@ -1,7 +1,7 @@
 """The schema of config.toml: every setting declared once, with its type, default, limits and help text.
 
 Loading, environment variables, `outrider config`, validation and the reference page are all derived from these
-declarations. Pure: nothing here reads a file or the environment.
+declarations. Pure: nothing here reads a file or the environment. It is long because every setting is in it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

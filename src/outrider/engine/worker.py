@@ -32,7 +32,7 @@ WARM = 64
 """Sessions whose journal stays in memory after their turn, so that the next turn starts at once."""
 
 
-_NOT_RUN_HERE = (
+_BEGUN_BEFORE_REMOTE = (
     "this turn was started by {runtime}, and turns are forwarded to another agent now (remote.url): what was done is "
     "kept, and your next message goes there"
 )
@@ -344,7 +344,7 @@ class Worker:
         """Run the open turn in its runtime until it has ended or waits for an answer."""
         before = turn.state()
         if self._limits.runtime == REMOTE != before.runtime:
-            await turn.record(Ended("failed", before.head, _NOT_RUN_HERE.format(runtime=before.runtime)))
+            await turn.record(Ended("failed", before.head, _BEGUN_BEFORE_REMOTE.format(runtime=before.runtime)))
             return
         try:
             with anyio.move_on_after(self._limits.seconds) as deadline:
