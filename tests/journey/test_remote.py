@@ -446,6 +446,27 @@ async def test_a_stop_here_stops_the_turn_there_and_the_next_message_is_answered
 
 
 @pytest.mark.behaviour("C10")
+@pytest.mark.needs("sandbox")
+async def test_a_message_in_mid_turn_reaches_the_turn_there(tmp_path: Path, far: FarOutriderHome) -> None:
+    async with near_of(tmp_path, far) as agent:
+        session = await agent.session("s")
+        await agent.post("ask first", session=session, address=TERMINAL)
+        asked = (await wait_for(agent, session, Asked)).body
+        assert isinstance(asked, Asked)
+        await agent.post("meanwhile", session=session, address=TERMINAL)
+        while len(bodies(far.journals()[0], Input)) < 2:
+            await anyio.sleep(0.01)
+        assert await agent.answer(session, asked, "no")
+        turn = await agent.wait(await agent.find("s"))
+        assert turn
+        assert (turn.outcome, len(bodies(await journal(agent), Ended)), len(bodies(far.journals()[0], Ended))) == (
+            "done",
+            1,
+            1,
+        )
+
+
+@pytest.mark.behaviour("C10")
 @pytest.mark.promise("L8")
 async def test_a_turn_is_complete_over_a_network_that_cuts_every_connection(
     tmp_path: Path, far: FarOutriderHome
