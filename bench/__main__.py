@@ -6,7 +6,7 @@ from pathlib import Path
 import anyio
 
 from bench.api import api
-from bench.codex import codex_turns
+from bench.codex import codex_memory, codex_turns
 from bench.compare import compare
 from bench.journal import appends, recovery
 from bench.startup import commands, imports, memory
@@ -39,7 +39,7 @@ def main() -> None:
             *((100, (320, 640)) if options.quick else (640, (1_024, 10_016))),
             backend_options={"use_uvloop": True},
         ),
-        "codex": lambda: anyio.run(codex_turns, 5 if options.quick else 20),
+        "codex": lambda: [*anyio.run(codex_turns, 5 if options.quick else 20), *anyio.run(codex_memory)],
     }
     if options.other:
         parts["compare"] = lambda: compare(options.other, times)

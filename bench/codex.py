@@ -1,11 +1,11 @@
-"""What a turn of Codex costs through Outrider, compared with a minimal client."""
+"""What turns of Codex cost through Outrider, compared with a minimal client, and the memory of many sessions."""
 
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from outrider.app.agent import Agent
 from outrider.config.load import load
 from outrider.config.schema import Config
 from outrider.core.errors import Refused
-from outrider.runtimes.codex.launch import codex_command, codex_environment
+from outrider.runtimes.codex.launch import codex_command, codex_environment, codex_program
+from outrider.system.processes import living_processes, new_marker, with_relatives
 from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule
 from outrider.testing.scripted_server.server import ScriptedServer
@@ -27,10 +28,15 @@ ASKS = {"approvalPolicy": "on-request", "sandbox": "workspace-write"}
 SCRIPT = Script(
     rules=(
         ScriptRule("command", ((says("", call("exec_command", cmd="true")),), (says("ok"),))),
+        ScriptRule(
+            "wait",
+            ((says("", call("exec_command", cmd="touch began; until [ -e go ]; do sleep 0.1; done")),), (says("ok"),)),
+        ),
         ScriptRule(".*", ((says("ok"),),)),
     )
 )
 _AT_ONCE = 20
+_SESSIONS = (1, 4, 20)
 Turn = Callable[[str, str], Coroutine[Any, Any, None]]
 """Says this in the thread of this name."""
 
@@ -59,7 +65,7 @@ def config(folder: Path, url: str) -> Config:
 async def _bare(config: Config, folder: Path, url: str) -> AsyncGenerator[tuple[BareCodex, Turn]]:
     own = folder / "bare"
     (own / "tmp").mkdir(parents=True)
-    binary = codex_command(config, codex_environment(config))
+    binary = codex_program(config, folder, new_marker()).argv[0]
     threads: dict[str, str] = {}
     async with codex(binary, own, provider(url), {"TMPDIR": str(own / "tmp")}) as client:
 
@@ -139,3 +145,47 @@ async def _at_once(turn: Turn) -> Row:
     taken = time.perf_counter() - start
     note = f"first turns with a command, in one process; {taken / _AT_ONCE * 1000:.0f} ms each"
     return Row("codex", f"{_AT_ONCE} sessions at once", f"{taken * 1000:.0f} ms", note)
+
+
+async def codex_memory() -> list[Row]:
+    """What the processes of Codex need for running turns, each in a workspace of its own, and after them."""
+    with tempfile.TemporaryDirectory() as name, ScriptedServer(SCRIPT) as server, home(Path(name)):
+        chosen = config(Path(name), server.url)
+        return [await _memory_of(chosen, Path(name), count) for count in _SESSIONS]
+
+
+async def _memory_of(chosen: Config, folder: Path, count: int) -> Row:
+    progress(f"memory of {count} sessions of Codex in {count} workspaces")
+    workspaces, running = [folder / f"{count}-{n}" for n in range(count)], ""
+    async with outrider.open(config=chosen) as agent:
+        async with anyio.create_task_group() as group:
+            for workspace in workspaces:
+                workspace.mkdir()
+                group.start_soon(_through(agent.in_workspace(workspace)), workspace.name, "wait")
+            while not all((workspace / "began").exists() for workspace in workspaces):
+                await anyio.sleep(0.05)
+            running = _memory()
+            for workspace in workspaces:
+                (workspace / "go").touch()
+        idle = _memory()
+    return Row(
+        "codex", f"{count} sessions in {count} workspaces", running, f"in turns, with their commands; after them {idle}"
+    )
+
+
+def _memory() -> str:
+    """The memory of everything this process started; what several processes share is divided among them."""
+    total = 0
+    rows = with_relatives(living_processes(), set(), os.getpid())
+    for row in rows:
+        with suppress(OSError):
+            lines = Path("/proc", str(row.pid), "smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    servers = sum(b"app-server" in _command_line(row.pid) for row in rows)
+    return f"{total / 1024:.0f} MB, {servers} app-servers"
+
+
+def _command_line(pid: int) -> list[bytes]:
+    with suppress(OSError):
+        return Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+    return []

@@ -14,6 +14,10 @@ settings.register_profile("long", settings.get_profile("check"), max_examples=2_
 settings.load_profile("check")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--program", default="", help="run the suite of runtimes over this program; see ./dev runtimes")
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"

@@ -1,13 +1,17 @@
 """The runtimes of the contract suite. Each can follow the same few plans.
 
 To add one, put it into `RUNTIMES`: its settings, the input that makes it follow a plan, and its visible effects.
+Real programs that only `./dev runtimes` installs are in `programs.py`.
 """
 
 import json
+import re
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from outrider.core.types import RuntimeTraits
 from outrider.runtimes.acp.runtime import AcpRuntime
@@ -15,16 +19,41 @@ from outrider.runtimes.codex.runtime import CodexRuntime
 from outrider.runtimes.native import NativeRuntime
 from outrider.runtimes.remote.runtime import RemoteRuntime
 from outrider.testing.scripted_model import ScriptedCall, call, says
-from outrider.testing.scripted_server.script import Script, ScriptRule, ScriptStep, Stall
+from outrider.testing.scripted_server.script import ErrorStatus, Script, ScriptRule, ScriptStep, Stall
 from outrider.testing.scripted_server.server import ScriptedServer
+from tests.contract.programs import CODEX_CALLS, NO_STEERING, PROGRAMS, RuntimeProgram, ToolCalls, codex_mcp_server
 from tests.support.acp import World, do, tool
-from tests.support.codex import codex_home, codex_settings, shell
+from tests.support.codex import codex_home, codex_settings
 from tests.support.remote import FarOutriderHome, far_outrider
+from tests.support.survivors import end_all
 
-GREET, WORK, ASK, HANG = "greet", "work", "ask", "hang"
+GREET, WORK, ASK, HANG = "plan-greet", "plan-work", "plan-ask", "plan-hang"
 """Say something; run a command; run one that needs an approval; run one, and then never end."""
+WRITE, POKE, TASKS, LOCKED = "plan-write", "plan-poke", "plan-tasks", "plan-locked"
+"""Write a file; call the MCP tool in the program's own settings; call Outrider's `tasks`; be refused by the model."""
+REMEMBER, MEANWHILE = "plan-remember", "plan-meanwhile"
+"""Say ok."""
 HELLO, BEGIN, DONE, WENT_ON = "Hello there, friend.", "I begin.", "All done.", "I went on."
 COMMAND = "echo x >> did"
+NEW_FILE, NEW_TEXT, POKED = "new.txt", "words of a new file", "poked me"
+ABILITIES: Mapping[str, str] = {
+    "text": "text, streamed",
+    "usage": "usage",
+    "commands": "commands in the journal",
+    "edits": "edits in the journal",
+    "approvals": "asks, obeys the answer",
+    "question": "question survives kill -9",
+    "stop": "stop",
+    "steer": "message reaches the running turn",
+    "memory": "remembers after a restart",
+    "resume": "resumes after kill -9",
+    "switch": "switch of runtimes",
+    "images": "images",
+    "mcp": "its own MCP tools",
+    "tools": "Outrider's tools",
+    "login": "401 is told as a login problem",
+}
+"""What the suite finds out, and the heads of the table in docs/runtimes.md. Tests are marked with the names."""
 
 
 class Harness(Protocol):
@@ -33,6 +62,12 @@ class Harness(Protocol):
     traits: RuntimeTraits
     hint: str
     """A part of the error when its program is missing."""
+    limits: Mapping[str, str]
+    """The abilities it lacks, with the reason."""
+    login_hint: str
+    """A part of the error when the model refuses the key."""
+    ends_at_denial: bool
+    """Whether a no ends its turn, so that its model is not told."""
 
     def settings(self) -> dict[str, str]: ...
     def broken(self) -> dict[str, str]:
@@ -47,29 +82,75 @@ class Harness(Protocol):
         """How often the command of a plan ran, counted outside of the runtime."""
         ...
 
+    def written(self) -> str:
+        """The file that a plan writes."""
+        ...
+
     def knows(self, words: str) -> int:
         """How often the last prompt contains these words."""
         ...
 
+    def is_steered(self, words: str) -> bool:
+        """Whether these words arrived before the model had answered everything before them."""
+        ...
 
-def _script(run: ScriptedCall, ask: ScriptedCall) -> Script:
-    def rule(when: str, *places: ScriptStep) -> ScriptRule:
-        return ScriptRule(when, places)
+    def has_image(self) -> bool:
+        """Whether an image arrived."""
+        ...
+
+    def age(self) -> None:
+        """Make what it keeps look older than a minute."""
+        ...
+
+
+class PlanCalls(Struct, frozen=True):
+    """The calls by which the model of a runtime follows the plans."""
+
+    run: ScriptedCall
+    ask: ScriptedCall
+    write: ScriptedCall
+    poke: ScriptedCall
+    tasks: ScriptedCall
+
+
+NATIVE_CALLS = PlanCalls(
+    run=call("shell", command=COMMAND),
+    ask=call("shell", command=COMMAND, needs=["network"], why="to ring"),
+    write=call("write", path=NEW_FILE, content=NEW_TEXT),
+    poke=call("poke", a="me"),
+    tasks=call("tasks", action="list"),
+)
+
+
+def _script(calls: PlanCalls) -> Script:
+    def rule(plan: str, *places: ScriptStep) -> ScriptRule:
+        # A prompt may repeat earlier inputs: the last one counts.
+        return ScriptRule(f"{plan}(?!.*plan-)", places)
+
+    def work(plan: str, call: ScriptedCall) -> ScriptRule:
+        return rule(plan, (says(BEGIN, call),), (says(DONE),))
 
     return Script(
         rules=(
-            rule("interrupted", (says(WENT_ON),)),
+            ScriptRule("the person (has )?allowed it", ((says(BEGIN, calls.ask),), (says(DONE),))),
+            ScriptRule("was cut off|work on this was interrupted", ((says(WENT_ON),),)),
             rule(GREET, (says(HELLO),)),
-            rule(WORK, (says(BEGIN, run),), (says(DONE),)),
-            rule(ASK, (says(BEGIN, ask),), (says(DONE),)),
-            rule(HANG, (says(BEGIN, run),), (Stall("stream"), says("this is never said to its end"))),
-            rule(".*", (says("ok"),)),
+            work(WORK, calls.run),
+            work(ASK, calls.ask),
+            work(WRITE, calls.write),
+            work(POKE, calls.poke),
+            work(TASKS, calls.tasks),
+            rule(HANG, (says(BEGIN, calls.run),), (Stall("stream"), says("this is never said to its end"))),
+            rule(LOCKED, (ErrorStatus(401, "Incorrect API key provided"),)),
+            ScriptRule(".*", ((says("ok"),),)),
         )
     )
 
 
 class _ScriptedModelHarness:
     """A runtime whose model is the scripted server, natively or with another program in between."""
+
+    ends_at_denial = False
 
     def __init__(self, folder: Path, server: ScriptedServer) -> None:
         self._folder = folder
@@ -82,8 +163,26 @@ class _ScriptedModelHarness:
         book = self._folder / "work" / "did"
         return len(book.read_text().splitlines()) if book.exists() else 0
 
+    def written(self) -> str:
+        return (self._folder / "work" / NEW_FILE).read_text()
+
     def knows(self, words: str) -> int:
-        return json.dumps(self._server.requests[-1].body).count(words)
+        return self._conversations()[-1].count(words)
+
+    def is_steered(self, words: str) -> bool:
+        return DONE not in next(text for text in self._conversations() if words in text)
+
+    def has_image(self) -> bool:
+        # Some programs encode it again.
+        return any(re.search(r"image/png|\"image\"", text) for text in self._conversations())
+
+    def age(self) -> None:
+        """Nothing here depends on the time."""
+
+    def _conversations(self) -> list[str]:
+        """The messages of each request, without the requests that programs make for themselves, such as for a title."""
+        bodies = [request.body for request in self._server.requests if request.body.get("tools")]
+        return [json.dumps([body.get(name) for name in ("messages", "input", "contents")]) for body in bodies]
 
 
 def _model(server: ScriptedServer) -> dict[str, str]:
@@ -93,6 +192,8 @@ def _model(server: ScriptedServer) -> dict[str, str]:
 class Native(_ScriptedModelHarness):
     traits = NativeRuntime.traits
     hint = "available: anthropic, openai"
+    login_hint = "key"
+    limits: Mapping[str, str] = {"mcp": "the native loop does not use MCP servers"}
 
     def settings(self) -> dict[str, str]:
         return {"runtime.name": "native", **_model(self._server)}
@@ -104,22 +205,30 @@ class Native(_ScriptedModelHarness):
 class Codex(_ScriptedModelHarness):
     traits = CodexRuntime.traits
     hint = "/runtime native"
+    login_hint = "login"
+    limits: Mapping[str, str] = {}
 
     def settings(self) -> dict[str, str]:
-        return {**_model(self._server), **codex_settings(codex_home(self._folder, self._server.url))}
+        home = codex_home(self._folder, self._server.url, more=codex_mcp_server())
+        return {**_model(self._server), **codex_settings(home)}
 
     def broken(self) -> dict[str, str]:
         return {**self.settings(), "codex.command": str(self._folder / "nowhere")}
 
 
 class Acp:
+    ends_at_denial = False
     traits = AcpRuntime.traits
     hint = "/runtime native"
+    login_hint = "login"
 
     def __init__(self, folder: Path, server: ScriptedServer, *agent: str) -> None:
         self._world = World(folder)
         self._server = server
         self._agent = agent
+        self.limits: Mapping[str, str] = {"steer": NO_STEERING, "resume": "it depends on the agent"}
+        if "forgets" in agent:
+            self.limits = {**self.limits, "question": "it cannot load its session again"}
 
     def settings(self) -> dict[str, str]:
         return {**_model(self._server), "runtime.name": "acp", "acp.command": self._world.command(*self._agent)}
@@ -137,6 +246,7 @@ class Acp:
         request = {"toolCallId": "c1", "title": COMMAND, "kind": "execute", "rawInput": {"command": COMMAND}}
         plans: Mapping[str, list[Any]] = {
             GREET: [("say", HELLO)],
+            LOCKED: [("error", -32000, "Authentication required", None)],
             WORK: [("say", BEGIN), *run, ("say", DONE)],
             ASK: [("say", BEGIN), ("ask", request), tool("c1", "completed"), ("say", DONE)],
             HANG: [("say", BEGIN), *run, ("hang",)],
@@ -146,12 +256,24 @@ class Acp:
     def effects(self) -> int:
         return sum(effect == "x" or _allows(effect) for effect in self._world.effects())
 
+    def written(self) -> str:
+        raise FileNotFoundError("the scripted agent writes no files")
+
     def knows(self, words: str) -> int:
         newest = max(self._world.agents.glob("*.past"))
         updates = [json.loads(line) for line in newest.read_text().splitlines()]
         return json.dumps([update for update in updates if update["sessionUpdate"] == "user_message_chunk"]).count(
             words
         )
+
+    def is_steered(self, words: str) -> bool:
+        return len([prompt for prompt in self._world.prompts() if ASK in prompt or words in prompt]) == 1
+
+    def has_image(self) -> bool:
+        return "image/png" in json.dumps(self._world.received("session/prompt"))
+
+    def age(self) -> None:
+        """Nothing here depends on the time."""
 
 
 def _allows(effect: Any) -> bool:
@@ -160,30 +282,66 @@ def _allows(effect: Any) -> bool:
     return chosen in ("1", "2")
 
 
+class Program(_ScriptedModelHarness):
+    """A real program, installed by `./dev runtimes`."""
+
+    hint = "/runtime native"
+    login_hint = "login"
+
+    def __init__(self, folder: Path, server: ScriptedServer, program: RuntimeProgram) -> None:
+        super().__init__(folder, server)
+        self._program = program
+        self.traits = CodexRuntime.traits if program.runtime == "codex" else AcpRuntime.traits
+        self.limits = program.limits
+        self.ends_at_denial = program.ends_at_denial
+
+    def settings(self) -> dict[str, str]:
+        program = self._program
+        return {**_model(self._server), **program.settings(self._folder, self._server, program.executable())}
+
+    def broken(self) -> dict[str, str]:
+        return {**self.settings(), f"{self._program.runtime}.command": str(self._folder / "nowhere")}
+
+    def age(self) -> None:
+        if self._program.age:
+            # A program that outlives Outrider would go on writing.
+            end_all(self._folder)
+            self._program.age(self._folder)
+
+
 @contextmanager
 def _native(folder: Path) -> Generator[Harness]:
-    ask = call("shell", command=COMMAND, needs=["network"], why="to ring")
-    with ScriptedServer(_script(call("shell", command=COMMAND), ask)) as server:
+    with ScriptedServer(_script(NATIVE_CALLS)) as server:
         yield Native(folder, server)
+
+
+def _program_calls(folder: Path, calls: ToolCalls) -> PlanCalls:
+    return PlanCalls(
+        run=calls.run(COMMAND),
+        ask=calls.ask(COMMAND),
+        write=calls.write(str(folder / "work" / NEW_FILE), NEW_TEXT),
+        poke=calls.poke,
+        tasks=calls.tasks,
+    )
 
 
 @contextmanager
 def _codex(folder: Path) -> Generator[Harness]:
-    ask = shell(COMMAND, sandbox_permissions="require_escalated", justification="to ring")
-    with ScriptedServer(_script(shell(COMMAND), ask)) as server:
+    with ScriptedServer(_script(_program_calls(folder, CODEX_CALLS))) as server:
         yield Codex(folder, server)
 
 
 @contextmanager
-def _acp(folder: Path) -> Generator[Harness]:
-    with ScriptedServer(_script(shell(COMMAND), shell(COMMAND))) as server:
-        yield Acp(folder, server)
+def _acp(folder: Path, *agent: str) -> Generator[Harness]:
+    # This model answers only while a session is switched to the native runtime.
+    with ScriptedServer(_script(_program_calls(folder, CODEX_CALLS))) as server:
+        yield Acp(folder, server, *agent)
 
 
 @contextmanager
-def _acp_that_forgets(folder: Path) -> Generator[Harness]:
-    with ScriptedServer(_script(shell(COMMAND), shell(COMMAND))) as server:
-        yield Acp(folder, server, "forgets")
+def open_program(folder: Path, program: RuntimeProgram) -> Generator[Harness]:
+    with ScriptedServer(_script(_program_calls(folder, program.calls))) as server:
+        yield Program(folder, server, program)
 
 
 class Remote(_ScriptedModelHarness):
@@ -191,6 +349,11 @@ class Remote(_ScriptedModelHarness):
 
     traits = RemoteRuntime.traits
     hint = "remote.url"
+    login_hint = "key"
+    limits: Mapping[str, str] = {
+        "mcp": "the other side runs natively, without MCP servers",
+        "switch": "while remote.url is set, nothing runs here",
+    }
 
     def __init__(self, folder: Path, server: ScriptedServer, far: FarOutriderHome) -> None:
         super().__init__(folder, server)
@@ -205,12 +368,15 @@ class Remote(_ScriptedModelHarness):
     def effects(self) -> int:
         return self._far.effects()
 
+    def written(self) -> str:
+        [folder] = self._far.workspaces()
+        return (folder / NEW_FILE).read_text()
+
 
 @contextmanager
 def _remote(folder: Path) -> Generator[Harness]:
-    ask = call("shell", command=COMMAND, needs=["network"], why="to ring")
     with (
-        ScriptedServer(_script(call("shell", command=COMMAND), ask)) as server,
+        ScriptedServer(_script(NATIVE_CALLS)) as server,
         far_outrider(folder / "far", _model(server)) as far,
     ):
         yield Remote(folder, server, far)
@@ -221,6 +387,18 @@ RUNTIMES: Mapping[str, Opens] = {
     "native": _native,
     "codex": _codex,
     "acp": _acp,
-    "acp that forgets": _acp_that_forgets,
+    "acp that forgets": lambda folder: _acp(folder, "forgets"),
     "remote": _remote,
 }
+UNSCRIPTED: Mapping[str, frozenset[str]] = {
+    "acp": frozenset({"edits", "mcp", "tools"}),
+    "acp that forgets": frozenset({"edits", "images", "login", "mcp", "tools"}),
+}
+"""The abilities that have no test here: the scripted agent calls no real tools, and both are the same otherwise."""
+
+
+def harness_of(name: str) -> Opens:
+    """The runtime of this name, or the installed program."""
+    if name in RUNTIMES:
+        return RUNTIMES[name]
+    return lambda folder: open_program(folder, PROGRAMS[name])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncGenerator
+from math import inf
 from pathlib import Path
 
 import anyio
@@ -23,6 +24,7 @@ from outrider.workspaces.task_folder import (
     CommandSpec,
     Exit,
     close_stdin,
+    last_input_time,
     last_output_time,
     output_size,
     read_output,
@@ -89,6 +91,21 @@ async def test_long_output_is_read_from_its_end_and_in_ranges(tasks: StartedTask
     assert read_output(task.folder, 8 * 999, 16) == b"0001000\n0001001\n"
     assert (read_output(task.folder, 1_300_000 * 8, 100), len(tail_output(task.folder))) == (b"", 4000)
     assert last_output_time(task.folder) == (task.folder / "output").stat().st_mtime
+
+
+@pytest.mark.behaviour("D7")
+async def test_what_a_command_writes_in_response_to_input_is_never_older_than_the_input(tasks: StartedTasks) -> None:
+    task = tasks.run("echo ready; while read line; do echo $line; done", stdin="open")
+    await task.wait_for_output(b"ready\n")
+    assert last_input_time(task.folder) <= last_output_time(task.folder)
+    for number in range(200):
+        write_to(task.folder, b"%d\n" % number)
+        await task.wait_for_output(b"\n%d\n" % number)
+        assert last_input_time(task.folder) <= last_output_time(task.folder)
+    os.utime(task.folder / "output", (1, 1))  # as if it had been silent since
+    assert last_input_time(task.folder) > last_output_time(task.folder)
+    close_stdin(task.folder)
+    assert last_input_time(task.folder) == inf
 
 
 async def test_the_command_sees_its_own_environment_and_nothing_else(tasks: StartedTasks) -> None:

@@ -11,7 +11,17 @@ from msgspec.structs import replace
 from outrider.core.errors import Refused
 from outrider.core.events import Ended, Input, Reply, Started
 from outrider.core.store_port import TaskEnd
-from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskSpec, TaskState, render_notice
+from outrider.core.tasks import (
+    KeyedNotice,
+    NoticeEvent,
+    Notify,
+    ProcessIdentity,
+    Task,
+    TaskNotice,
+    TaskSpec,
+    TaskState,
+    render_notice,
+)
 from tests.contract.stores import STORES, Opener, WholeStore, bodies, session_with, write
 from tests.support.task_child import notice_about
 
@@ -297,6 +307,63 @@ async def test_an_update_of_a_running_task_is_reported_once_by_its_key(store: Wh
     )
     assert await bodies(store, session.id) == [notice_input("it waits"), notice_input("it wrote")]
     assert await store.sessions_with_work() == [session.id]
+
+
+def keyed(task: Task, event: NoticeEvent, key: str, state: TaskState = "running") -> KeyedNotice:
+    notice = TaskNotice(task=task.id, event=event, state=state, command="make", output=("E1",))
+    return KeyedNotice(notice, f"task/{task.id}/{key}")
+
+
+@pytest.mark.parametrize(
+    ("notify", "is_awaited", "reports_end", "reports_matches"),
+    [
+        ("always", False, True, True),
+        ("failures", False, False, True),
+        ("never", False, False, True),
+        ("always", True, False, False),
+    ],
+)
+async def test_an_end_and_the_last_matches_are_recorded_at_once_and_each_once(
+    store: WholeStore, notify: Notify, is_awaited: bool, reports_end: bool, reports_matches: bool
+) -> None:
+    session = await session_with(store)
+    task = await task_in(store, session.id, command_task(notify=notify, is_awaited=is_awaited))
+    last = keyed(task, "matched", "watch/9")
+    ended = await store.end_task_and_notify(task.id, DONE, notice_about("done"), last)
+    assert (ended.is_delivered, ended.notices) == (reports_end or is_awaited, int(reports_matches))
+    assert await store.end_task_and_notify(task.id, DONE, notice_about("done"), last) == ended
+    notices = [body.notice for body in await bodies(store, session.id) if isinstance(body, Input)]
+    assert notices == [last.notice] * reports_matches + [notice_about("done")] * reports_end
+    assert await store.notice_keys(session.id, task.id) == [last.key] * reports_matches
+
+
+async def test_matches_that_were_reported_before_the_end_are_not_reported_with_it(store: WholeStore) -> None:
+    session = await session_with(store)
+    task, other = await task_in(store, session.id), await task_in(store, session.id, command_task("c2"))
+    last = keyed(task, "matched", "watch/9")
+    updated = await store.update_task_and_notify(task.id, None, last.notice, last.key)
+    assert updated == replace(task, notices=1)
+    ended = await store.end_task_and_notify(task.id, DONE, notice_about("done"), last)
+    assert ended.notices == 1
+    assert await store.notice_keys(session.id, task.id) == [last.key]
+    assert await store.notice_keys(session.id, other.id) == []
+
+
+@pytest.mark.parametrize(
+    ("notify", "is_awaited", "is_reported"),
+    [("always", False, True), ("failures", False, True), ("never", False, False), ("always", True, False)],
+)
+async def test_a_stall_is_recorded_and_told_where_a_failure_would_be(
+    store: WholeStore, notify: Notify, is_awaited: bool, is_reported: bool
+) -> None:
+    session = await session_with(store)
+    task = await task_in(store, session.id, command_task(notify=notify, is_awaited=is_awaited))
+    stall = keyed(task, "stalled", "stalled/9", "stalled")
+    stalled = await store.update_task_and_notify(task.id, "stalled", stall.notice, stall.key)
+    assert stalled == replace(task, state="stalled", notices=int(is_reported))
+    assert await store.sessions_with_work() == [session.id] * is_reported
+    detached = await store.detach_task(task.id, "always")
+    assert detached.state == ("running" if is_awaited else "stalled")
 
 
 async def test_a_task_that_has_ended_is_not_updated(store: WholeStore) -> None:

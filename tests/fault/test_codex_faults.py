@@ -312,7 +312,10 @@ async def stop_in_a_command(agent: Agent, codex: ScriptedCodex) -> None:
 
 @pytest.mark.behaviour("A12")
 @pytest.mark.parametrize("mark", ["<turn_aborted>", "<turn_aborted/>", "<turn_aborted>\nby the user\n</turn_aborted>"])
-async def test_an_aborted_turn_ends_without_another_message(codex: ScriptedCodex, mark: str) -> None:
+async def test_an_aborted_turn_ends_without_another_message(
+    codex: ScriptedCodex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
+) -> None:
+    tune_codex(monkeypatch, tmp_path, abort_grace=0.2)
     codex.will([RUN, {"say": mark}])
     async with codex.open_agent(codex_seconds="86400", codex_quiet="86400") as agent:
         turn = await say(agent)

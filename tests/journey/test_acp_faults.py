@@ -73,13 +73,13 @@ async def test_a_command_that_cannot_be_started_fails_the_turn_with_a_reason(
 
 @pytest.mark.anyio
 async def test_an_error_fails_the_turn_with_its_text_and_keeps_what_was_done(world: World) -> None:
-    words = do(["say", "half"], *RUNS, ["error", -32603, "Internal error", {"details": "bad key"}])
+    words = do(["say", "half"], *RUNS, ["error", -32603, "Internal error", {"details": "out of memory"}])
     async with world.open_agent() as agent:
         await post(agent, words)
         journal = await finished_journal(agent)
         await post(agent, do(["say", "better"]))
         after = await finished_journal(agent)
-    assert reason(journal) == f'scripted: Internal error (-32603): {{"details": "bad key"}}; {USE_NATIVE_HINT}'
+    assert reason(journal) == f'scripted: Internal error (-32603): {{"details": "out of memory"}}; {USE_NATIVE_HINT}'
     assert [body.text for body in journal if isinstance(body, Reply | Result) and body.text] == ["half", UNKNOWN]
     assert isinstance(after[-1], Ended)
     assert after[-1].outcome == "done"

@@ -178,20 +178,6 @@ async def test_a_missing_login_is_reported_before_a_model_is_asked(tmp_path: Pat
     assert "codex login" in done.error
 
 
-@pytest.mark.behaviour("A12")
-async def test_a_turn_that_codex_says_was_aborted_is_over(tmp_path: Path) -> None:
-    async with (
-        open_scripted_server(script(says("half <turn_aborted> done"), says("second"))) as server,
-        open_codex(tmp_path, server.url) as agent,
-    ):
-        with anyio.fail_after(60):
-            aborted = await agent.say("hi", session="s")
-            again = await agent.say("hi", session="s")
-    assert (aborted.outcome, aborted.error.startswith("Codex aborted the turn.")) == ("failed", True)
-    assert "half" in aborted.text
-    assert again.outcome == "done"
-
-
 async def test_a_message_that_never_reached_codex_is_sent_with_the_next_one(tmp_path: Path) -> None:
     async with open_scripted_server(script("one", "two")) as server:
         with anyio.fail_after(60):

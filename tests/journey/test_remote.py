@@ -296,7 +296,7 @@ async def test_a_cut_reply_is_kept_as_partial_and_a_stall_is_bounded(tmp_path: P
         assert (await agent.say("hi", session="s")).text == "Whole."
 
 
-# C7, C8: stale generations never speak
+# C7: stale generations never speak
 
 
 @pytest.mark.behaviour("C7")
@@ -338,7 +338,7 @@ async def journal_of(folder: Path) -> list[Entry]:
         return await journal(agent)
 
 
-@pytest.mark.behaviour("C8")
+@pytest.mark.behaviour("C7")
 @pytest.mark.parametrize("how", ["stop", "delete"])
 async def test_whatever_ends_a_turn_closes_its_stream_and_the_next_session_is_served(tmp_path: Path, how: str) -> None:
     async with foreign_server() as far, near(tmp_path, far.url) as agent:

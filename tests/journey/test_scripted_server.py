@@ -24,6 +24,8 @@ from outrider.testing.scripted_server.script import (
     ErrorStatus,
     Garbage,
     Overflow,
+    Script,
+    ScriptRule,
     Stall,
     parse_script,
     script,
@@ -148,6 +150,14 @@ def test_anthropics_client_chats_with_thinking_and_calls() -> None:
         ]
         last = asking.messages.create(model="m", max_tokens=99, messages=messages)
         assert [block.text for block in last.content if block.type == "text"] == ["It is empty."]
+
+
+def test_system_messages_among_anthropics_messages_are_instructions(client: httpx2.Client) -> None:
+    note = {"role": "system", "content": [{"type": "text", "text": "7 tokens left"}]}
+    rules = (ScriptRule("^hi$", ((says("hello"),),)), ScriptRule("tokens", ((says("what?"),),)))
+    with ScriptedServer(Script(rules=rules)) as server:
+        body = {**BODIES["/v1/messages"], "messages": [*WORDS, note]}
+        assert client.post(f"{server.url}/messages", json=body).json()["content"][0]["text"] == "hello"
 
 
 def test_both_clients_list_the_model() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outrider.core.events import Input, Result
+from outrider.core.events import Ended, Input, Result
 from outrider.core.prompt import Prompt, UserMessage
 from outrider.testing.scripted_model import ScriptedModel, call, says
 from tests.support.tasking import PIPE, TERMINAL, open_scripted, results, say_and_wait, wait_for_notices, with_task_id
@@ -304,7 +304,8 @@ async def test_watched_output_is_reported_while_the_command_runs_and_a_flood_is_
         (tmp_path / "work" / "fifo").write_text("end\n")
         _, ended = await wait_for_notices(agent, session, 2)
     assert watched.text.count("| ERROR") == 10
-    assert "[… and 490 more]" in watched.text
+    assert "[… and 490 more: the first of them is at tasks(action=read, task=t-" in watched.text
+    assert watched.text.endswith(", start=81)]")
     assert ended.text.splitlines()[0].endswith("succeeded]")
 
 
@@ -336,9 +337,11 @@ async def test_a_command_whose_turn_ended_at_a_limit_is_still_reported(tmp_path:
     async with open_scripted(tmp_path, model, limits_seconds="2") as agent:
         os.mkfifo(tmp_path / "work" / "fifo")
         session = await say_and_wait(agent, "go")
+        reasons = [entry.body.reason for entry in await agent.journal(session) if isinstance(entry.body, Ended)]
         (tmp_path / "work" / "fifo").write_text("late\n")
         (notice,) = await wait_for_notices(agent, session)
     assert "| late" in notice.text
+    assert reasons == ["stopped after 2 s, the limit of one turn (limits.seconds). It was running shell"]
 
 
 @pytest.mark.needs("sandbox")

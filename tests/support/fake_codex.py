@@ -53,8 +53,11 @@ class Server:
         self._threads = Threads(folder / "threads")
         self._wire = Wire(folder, self._faults)
         self._turns: dict[str, Turn] = {}
+        self._folders: dict[str, str] = {}
+        """Where each thread works."""
         self._asked = -1
-        self._open: dict[int, queue.SimpleQueue[Json | None]] = {}
+        self._open: dict[str, queue.SimpleQueue[Json | None]] = {}
+        """Where responses are expected, by the JSON of their id."""
         self._environ = {name: os.environ[name] for name in _CORE if name in os.environ} | _set_by(settings)
 
     def run(self) -> None:
@@ -63,7 +66,7 @@ class Server:
                 file.write(line)
             message = json.loads(line)
             if "method" not in message:
-                self._open.pop(message["id"], queue.SimpleQueue()).put(message)
+                self._open.pop(json.dumps(message["id"]), queue.SimpleQueue()).put(message)
             elif "id" in message:
                 self._answer(message)
         self._end_commands()
@@ -76,10 +79,10 @@ class Server:
             return
         refused = self._faults.get("refuses", {}).get(method) or self._refusal(method, params)
         if refused:
-            self._wire.put({"id": number, "error": {"code": -32600, "message": refused}})
+            self._wire.put({"id": number, "error": {"code": -32600, "message": refused}}, f"response {method}")
             return
         turn = self._new_turn(params) if method == "turn/start" else None
-        self._wire.put({"id": number, "result": self._result(method, params, turn)})
+        self._wire.put({"id": number, "result": self._result(method, params, turn)}, f"response {method}")
         self._wire.meet(f"answered {method}")
         if turn:
             threading.Thread(target=self._play, args=(turn,), daemon=True).start()
@@ -110,7 +113,7 @@ class Server:
         return getattr(self, "on_" + method.replace("/", "_"))(params)
 
     def on_initialize(self, _: Json) -> Json:
-        agent = "outrider/0.163.0 (Scripted 1.0; x86_64) unknown (outrider; 1)"
+        agent = f"outrider/{self._script['version']} (Scripted 1.0; x86_64) unknown (outrider; dev)"
         return {"userAgent": agent, "codexHome": str(self._folder), "platformFamily": "unix", "platformOs": "linux"}
 
     def on_account_read(self, _: Json) -> Json:
@@ -119,6 +122,7 @@ class Server:
     def on_thread_start(self, params: Json) -> Json:
         thread = str(uuid.uuid4())
         self._threads.own(thread)
+        self._folders[thread] = params["cwd"]
         rest = {"model": "scripted", "modelProvider": "local", "cwd": params.get("cwd", ""), "approvalPolicy": "never"}
         spelled: Json = {
             "thread.id": {"thread": {**self._thread(thread), "id": thread}},
@@ -129,6 +133,7 @@ class Server:
         return {**rest, **spelled[self._script["spelling"]]}
 
     def on_thread_resume(self, params: Json) -> Json:
+        self._folders[params["threadId"]] = params["cwd"]
         return {"thread": self._thread(params["threadId"], not params.get("excludeTurns")), "model": "scripted"}
 
     def on_thread_read(self, params: Json) -> Json:
@@ -163,7 +168,7 @@ class Server:
         is_active = turn is not None and not turn.is_over.is_set()
         status: Json = {"type": "active", "activeFlags": []} if is_active else {"type": "idle"}
         turns = (self._threads.read(thread) or []) if is_whole else []
-        return {"id": thread, "path": "", "status": status, "turns": turns, "cliVersion": "0.163.0"}
+        return {"id": thread, "path": "", "status": status, "turns": turns, "cliVersion": self._script["version"]}
 
     def _new_turn(self, params: Json) -> Turn:
         thread = params["threadId"]
@@ -252,13 +257,12 @@ class Server:
         self._ended(turn, {**item, "summary": [text]})
 
     def _used(self, turn: Turn) -> None:
-        spent = {"totalTokens": 15, "inputTokens": 10, "outputTokens": 5, "reasoningOutputTokens": 0}
-        whole = {**spent, "cachedInputTokens": 0, "cacheWriteInputTokens": 0}
-        usage = {"total": whole, "last": whole, "modelContextWindow": 258_400}
+        count = self._threads.count_response(turn.thread)
+        usage = {"total": _tokens(count), "last": _tokens(1), "modelContextWindow": 258_400}
         self._notify(turn, "thread/tokenUsage/updated", tokenUsage=usage)
 
     def do_run(self, turn: Turn, command: str, step: Json) -> None:
-        cwd = step.get("cwd") or os.getcwd()
+        cwd = step.get("cwd") or self._folders[turn.thread]
         details: Json = {"command": command, "cwd": cwd, "commandActions": [], "source": "agent"}
         pid = None if step.get("asks") else "1"
         item: Json = {
@@ -306,7 +310,7 @@ class Server:
         file_changes = [{"path": path, "kind": {"type": "add"}, "diff": text} for path, text in changes.items()]
         item: Json = {"type": "fileChange", "id": turn.name("call"), "changes": file_changes, "status": "inProgress"}
         for path, text in changes.items():
-            Path(path).write_text(text)
+            Path(self._folders[turn.thread], path).write_text(text)
         self._item(turn, item, status="completed")
 
     def do_tool(self, turn: Turn, name: str, step: Json) -> None:
@@ -337,14 +341,21 @@ class Server:
     def _ask(self, turn: Turn, method: str, params: Json) -> Json:
         """The response to a request; empty when the turn ends before it."""
         self._asked += 1
-        self._open[self._asked] = turn.answers
         asked = {"threadId": turn.thread, "turnId": turn.id, **params}
         self._wire.meet(f"before {method}")
-        self._wire.put({"method": method, "id": self._asked, "params": asked})
+        message = self._wire.differ({"method": method, "id": self._asked, "params": asked}, method)
+        self._open[json.dumps(message.get("id"))] = turn.answers
+        self._wire.send(message)
         self._wire.meet(method)
         answer = turn.answers.get()
         self._wire.meet(f"answered {method}")
         return (answer or {}).get("result") or {}
+
+
+def _tokens(responses: int) -> Json:
+    """The tokens of this many responses of the model."""
+    spent = {"totalTokens": 15 * responses, "inputTokens": 10 * responses, "outputTokens": 5 * responses}
+    return {**spent, "reasoningOutputTokens": 0, "cachedInputTokens": 0, "cacheWriteInputTokens": 0}
 
 
 def _set_by(settings: list[str]) -> dict[str, str]:
@@ -359,7 +370,7 @@ def _set_by(settings: list[str]) -> dict[str, str]:
 def main() -> None:
     folder, *words = sys.argv[1:]
     if "app-server" not in words:
-        print("codex-cli 0.163.0")
+        print("codex-cli", json.loads(Path(folder, "script.json").read_text())["version"])
         return
     with Path(folder, "lives").open("a") as file:
         file.write(f"{os.getpid()}\n")

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests.support.drift import Drift
+
 Json = dict[str, Any]
 
 
@@ -44,6 +46,12 @@ class Threads:
         path = self._folder / f"{thread}.json"
         return json.loads(path.read_text()) if path.exists() else None
 
+    def count_response(self, thread: str) -> int:
+        """Count a response of the model in this thread; how many there were, in all processes."""
+        with (self._folder / f"{thread}.responses").open("a+") as file:
+            file.write(".")
+            return file.tell()
+
     def write(self, thread: str, turn: str, item: Json | None, status: str = "") -> None:
         """Add a completed item, or set the status of the turn."""
         with self._guard:
@@ -70,6 +78,9 @@ class Wire:
         self._lock = threading.RLock()
         self.is_silent = False
         self.is_deaf = False
+        self._drift = -1
+        self._sent: dict[str, int] = {}
+        """How many messages of each name were sent since the file `drift` changed."""
 
     def notify(self, method: str, **params: Any) -> None:
         """Send a notification, unless it has to be lost."""
@@ -80,13 +91,32 @@ class Wire:
             self.put({"method": method, "params": params, "emittedAtMs": 1})
         self.meet(name)
 
-    def put(self, message: Json) -> None:
+    def put(self, message: Json, name: str = "") -> None:
+        """Send a message, with the difference that a test wants in the one of this name."""
+        self.send(self.differ(message, name or message.get("method", "")))
+
+    def send(self, message: Json) -> None:
         content = json.dumps(message).encode() + b"\n"
         with self._lock:
             with (self._folder / "said").open("ab") as file:
                 file.write(content)
             while content:
                 content = content[os.write(1, content) :]
+
+    def differ(self, message: Json, name: str) -> Json:
+        """The file `drift` says which message is to be different, and how; it is removed when that is done."""
+        path = self._folder / "drift"
+        with self._lock:
+            if not path.exists():
+                return message
+            wanted = json.loads(path.read_text())
+            if wanted["number"] != self._drift:
+                self._drift, self._sent = wanted["number"], {}
+            count = self._sent[name] = self._sent.get(name, 0) + 1
+            if (name, count) != (wanted["name"], wanted["count"]):
+                return message
+            path.unlink()
+        return Drift(tuple(wanted["path"]), wanted["how"], wanted["value"]).apply(message)
 
     def meet(self, moment: str) -> None:
         """Run the faults of this moment, once."""

@@ -1,8 +1,10 @@
-"""A minimal MCP server over stdin and stdout, with one tool, `poke`, which returns its arguments."""
+"""A minimal MCP server over stdin and stdout, with one tool, `poke`, which returns its argument, or an image."""
 
 import json
 import sys
 
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABpfZFQAAAAABJRU5ErkJggg=="
+"""One pixel, as PNG in Base64."""
 _TOOL = {
     "name": "poke",
     "description": "Poke something.",
@@ -20,7 +22,8 @@ def answer(method: str, params: dict[str, object]) -> dict[str, object] | None:
         case "tools/call":
             arguments = params.get("arguments")
             value = arguments.get("a") if isinstance(arguments, dict) else None  # pyright: ignore
-            return {"content": [{"type": "text", "text": f"poked {value}"}]}
+            image = [{"type": "image", "data": PIXEL, "mimeType": "image/png"}] if value == "image" else []
+            return {"content": [{"type": "text", "text": f"poked {value}"}, *image]}
         case _:
             return None
 

@@ -41,10 +41,21 @@ class ScriptedCodex:
         self.will()
 
     def will(
-        self, *turns: Sequence[Step], faults: Faults | None = None, lives: int = 1, spelling: str = "thread.id"
+        self,
+        *turns: Sequence[Step],
+        faults: Faults | None = None,
+        lives: int = 1,
+        spelling: str = "thread.id",
+        version: str = "0.163.0",
     ) -> None:
         """Set the script for its next starts; the faults happen in its first `lives` processes."""
-        written = {"turns": turns, "faults": faults or {}, "faulty_lives": lives, "spelling": spelling}
+        written = {
+            "turns": turns,
+            "faults": faults or {},
+            "faulty_lives": lives,
+            "spelling": spelling,
+            "version": version,
+        }
         (self.folder / "script.json").write_text(json.dumps(written))
 
     def requests(self, method: str) -> list[dict[str, Any]]:

@@ -24,10 +24,11 @@ from outrider.runtimes.acp.protocol import (
     AuthMethod,
     InitializeResponse,
     PermissionOption,
-    PromptResponse,
     SessionUpdate,
     ToolCallUpdate,
     parse_or_none,
+    parse_prompt_response,
+    parse_update,
 )
 from outrider.runtimes.acp.tool_calls import (
     AcpToolCall,
@@ -39,6 +40,7 @@ from outrider.runtimes.acp.tool_calls import (
     outcome_of,
     render_plan,
 )
+from outrider.runtimes.external.history import History, render_history
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
 
@@ -146,16 +148,22 @@ def test_unknown_and_malformed_fields_are_ignored() -> None:
     assert parse_or_none(
         raw({"sessionUpdate": "agent_message_chunk", "content": {"type": "text"}, "new": 1}), SessionUpdate
     )
-    assert parse_or_none(raw({"sessionUpdate": 5}), SessionUpdate) is None
+    assert parse_or_none(raw([5]), SessionUpdate) is None
+    assert parse_update(raw({"sessionUpdate": 5, "title": "t"})) == SessionUpdate(title="t", unread=("sessionUpdate",))
     update = parse_or_none(
         raw({"protocolVersion": 1, "agentCapabilities": None, "authMethods": None}), InitializeResponse
     )
     assert update
     assert (update.can_load, update.can_resume, update.accepts_images) == (False, False, False)
-    assert PromptResponse(
-        "end_turn", raw({"inputTokens": 5, "outputTokens": None, "cachedReadTokens": 2})
-    ).tokens() == Usage(7, 0, 2)
-    assert PromptResponse("end_turn", raw("nonsense")).tokens() == Usage()
+    usage = {"inputTokens": 5, "outputTokens": None, "cachedReadTokens": 2, "thoughtTokens": "many"}
+    assert parse_prompt_response(raw({"stopReason": "end_turn", "usage": usage})).tokens() == Usage(7, 0, 2)
+    assert parse_prompt_response(raw({"stopReason": "end_turn", "usage": "nonsense"})).tokens() == Usage()
+
+
+def test_the_tokens_that_gemini_reports_are_counted() -> None:
+    quota = {"token_count": {"input_tokens": 11, "output_tokens": 3}, "model_usage": [{"model": "m"}]}
+    response = parse_prompt_response(raw({"stopReason": "end_turn", "_meta": {"quota": quota}}))
+    assert response.tokens() == Usage(11, 3)
 
 
 METHODS = (AuthMethod("a", "Log in", "run `agent login`"), AuthMethod("key"))
@@ -166,7 +174,8 @@ METHODS = (AuthMethod("a", "Log in", "run `agent login`"), AuthMethod("key"))
     [
         (
             RpcError(-32000, "Nope"),
-            f"it requires a login: Log in (run `agent login`) or key. Then send your message again; {USE_NATIVE_HINT}",
+            "it requires a login: Log in (run `agent login`) or key. Then send your message again "
+            f"(it said: Nope (-32000)); {USE_NATIVE_HINT}",
         ),
         (RpcError(-32603, "Internal error", raw("bad")), f"it: Internal error (-32603): bad; {USE_NATIVE_HINT}"),
         (RpcError(-32603, "Internal error"), f"it: Internal error (-32603); {USE_NATIVE_HINT}"),
@@ -207,7 +216,7 @@ def test_a_prompt_begins_with_the_history_that_the_agent_has_not_seen() -> None:
     transcript = Transcript()
     transcript.add(journal)
     state = fold(journal)
-    begins = build_prompt(state, transcript, transcript.before(state.head), None)
+    begins = build_prompt(state, transcript, render_history(transcript.before(state.head), None), None)
     assert (begins.inputs, begins.saw, prompt_name(state)) == ((UserMessage("go on"),), 5, "prompt-5.6")
     assert "Person: where?\nAgent: Rome\n" in begins.preamble
 
@@ -216,6 +225,6 @@ def test_a_prompt_after_an_interruption_says_so_and_repeats_the_request() -> Non
     journal = entries(*SENT, Reply("", 1, (CALL,)), Begun("x1"), Resumed(), Result("x1", "who knows", failed=True))
     transcript = Transcript()
     transcript.add(journal)
-    begins = build_prompt(fold(journal), transcript, (), [InterruptedCall(CALL, "it may have happened")])
+    begins = build_prompt(fold(journal), transcript, History(), [InterruptedCall(CALL, "it may have happened")])
     assert begins == PromptStart((UserMessage("go"),), 1, begins.preamble)
     assert begins.preamble.splitlines()[1] == '- shell {"command":"ls"}: it may have happened]'

@@ -45,6 +45,7 @@ from outrider.core.events import (
     Started,
 )
 from outrider.core.tasks import (
+    OutputMatches,
     Task,
     TaskNotice,
     TaskSpec,
@@ -114,12 +115,16 @@ def test_the_last_lines_of_output_follow_bounded() -> None:
 
 def test_a_waiting_prompt_and_watched_output_are_shown_too() -> None:
     stalled = task_notice_items(notice_input(stalled_notice(task("stalled", None), "Continue? [y/n] ")))
-    watched = task_notice_items(notice_input(watch_notice(task("running", None, watch="^E"), ["E1", "E2"], 3)))
+    matches = OutputMatches(("E1", "E2"), 3, 60)
+    watched = task_notice_items(notice_input(watch_notice(task("running", None, watch="^E"), matches, 90)))
     assert stalled == [
         Note("● t-1 seems to be waiting for input · make test · answer with /write t-1 TEXT", "warn"),
         OutputLines(("Continue? [y/n]",)),
     ]
-    assert watched == [Note("● t-1 matched its watch pattern (^E) · make test", "warn"), OutputLines(("E1", "E2"))]
+    assert watched == [
+        Note("● t-1 matched its watch pattern (^E) · make test · 3 more matches; see /tail t-1", "warn"),
+        OutputLines(("E1", "E2")),
+    ]
 
 
 def test_a_notice_of_a_version_that_stored_only_text_is_one_line() -> None:

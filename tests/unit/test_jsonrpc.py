@@ -106,15 +106,22 @@ async def test_an_error_is_raised_with_its_code_message_and_data(tmp_path: Path)
             await connection.request("fail", {"code": -32600, "message": "unknown thread", "data": {"a": 1}})
         assert (caught.value.code, caught.value.message) == (-32600, "unknown thread")
         assert bytes(caught.value.data or b"") == b'{"a": 1}'
-        with pytest.raises(RpcError, match="not valid JSON-RPC"):
+        with pytest.raises(RpcError, match="nonsense"):
             await connection.request("fail", "nonsense")
+        with pytest.raises(RpcError, match="not valid JSON-RPC"):
+            await connection.request("fail", ["nonsense"])
 
 
 @pytest.mark.parametrize(
     "line",
     [
         *("", "   ", "no json", "{", "[]", "null", "7", "\0\x80\xff"),
-        *('{"id":[],"method":"x"}', '{"id":1}', '{"method":7}', '{"id":true,"result":1}'),
+        *(
+            '{"id":null}',
+            '{"method":7}',
+            '{"id":true,"result":1}',
+            '{{"method":"x","params":{}{}}}'.format("[" * 9_000, "]" * 9_000),
+        ),
         *('{"id":999,"result":1}', '{"id":"1","result":1}', '{"id":null,"error":{"code":1,"message":"x"}}'),
     ],
 )
@@ -122,6 +129,30 @@ async def test_lines_that_are_no_messages_are_dropped(tmp_path: Path, line: str)
     async with connected(child_program(tmp_path)) as (_, connection):
         await connection.request("write", f'{line}\n{{"method":"after"}}\n')
         assert await next_message(connection) == ("after", None)
+
+
+async def test_a_request_that_cannot_be_read_is_answered_with_its_own_id(tmp_path: Path) -> None:
+    lines = '{"id":[3],"method":"x"}\n{"id":7,"method":{},"params":{}}\n'
+    async with connected(child_program(tmp_path)) as (_, connection):
+        await connection.request("write", lines)
+        first, second = await connection.next_message(), await connection.next_message()
+        assert isinstance(first, RpcRequest)
+        assert isinstance(second, RpcRequest)
+        assert (first.method, second.method) == ("x", "")
+        await connection.respond(first.id, "a")
+        await connection.respond(second.id, "b")
+        assert [await next_message(connection) for _ in range(2)] == [
+            ("answered", {"id": [3], "result": "a"}),
+            ("answered", {"id": 7, "result": "b"}),
+        ]
+
+
+@pytest.mark.parametrize("response", ['{"id":1}', '{"id":1,"error":null}', '{"id":"1","result":null}'])
+async def test_nobody_waits_for_a_response_without_a_result_or_with_its_id_as_text(
+    tmp_path: Path, response: str
+) -> None:
+    async with connected(child_program(tmp_path)) as (_, connection):
+        assert bytes(await connection.request("write", f"{response}\n")) == b"null"
 
 
 async def test_a_second_response_is_dropped(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from outrider.core.ports import ToolContext
 from outrider.core.prompt import STOPPED, SUMMARY, UNKNOWN, AssistantMessage, Message, Prompt, ToolMessage, UserMessage
 from outrider.core.store_port import Session
 from outrider.core.tasks import (
+    OutputMatches,
     Task,
     TaskSpec,
     TaskState,
@@ -387,7 +388,7 @@ def test_a_notice_is_answered_in_a_line_with_the_last_output(notice: str, text: 
 def test_a_notice_on_a_running_task_names_it_and_quotes_its_output() -> None:
     for notice, line in (
         (render_notice(stalled_notice(task_in("stalled"), "Continue?")), "Continue?"),
-        (render_notice(watch_notice(task_in("running"), ["ERR 1"], 3)), "ERR 1"),
+        (render_notice(watch_notice(task_in("running"), OutputMatches(("ERR 1",), 3, 9), 40)), "ERR 1"),
     ):
         text = answer(Prompt("", [UserMessage(notice, "task")], ALL_TOOLS)).text
         assert (text.startswith("`make` "), text.endswith(f".\n\n```\n{line}\n```")) == (True, True), text

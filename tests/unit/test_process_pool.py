@@ -11,9 +11,16 @@ import pytest
 from outrider.config.load import load
 from outrider.core.store_port import Session
 from outrider.runtimes.acp.connection import open_agent
-from outrider.runtimes.codex.app_server import open_app_server
+from outrider.runtimes.codex.app_server import AppServer, open_app_server
 from outrider.runtimes.codex.launch import codex_program
-from outrider.runtimes.external.process_pool import MAX_IDLE, PooledProcess, PoolKey, ProcessPool, marker_of
+from outrider.runtimes.external.process_pool import (
+    MAX_IDLE,
+    PooledProcess,
+    PoolKey,
+    ProcessPool,
+    key_by_person,
+    marker_of,
+)
 from outrider.runtimes.jsonrpc.process import Program, open_child
 from outrider.system.task_groups import background_group
 from tests.support.acp import PATIENCE, World
@@ -55,9 +62,9 @@ def open_pool(request: pytest.FixtureRequest) -> OpenPool:
     return request.param
 
 
-def session(folder: Path, person: str = "ann") -> Session:
+def session(folder: Path, person: str = "ann", id: str = "1") -> Session:
     folder.mkdir(exist_ok=True)
-    return Session("1", person, "s", str(folder), "", 0, 0, 0, is_open=False, has_work=False)
+    return Session(id, person, "s", str(folder), "", 0, 0, 0, is_open=False, has_work=False)
 
 
 async def use_once(pool: ProcessPool[Any], session: Session) -> PooledProcess:
@@ -81,7 +88,7 @@ async def test_an_idle_process_is_ended_and_another_one_started_when_it_is_neede
 ) -> None:
     async with open_pool(tmp_path, 0.01) as pool:
         first = await use_once(pool, session(tmp_path / "used"))
-        await first.wait_retired()
+        await first.wait_end_requested()
         async with pool.acquire(session(tmp_path / "used")) as second:
             assert second is not first
             assert second.is_usable
@@ -123,3 +130,61 @@ async def test_processes_of_an_earlier_owner_are_ended_also_in_workspaces_that_n
         await until_none_survives(folder)
     finally:
         end_all(folder)
+
+
+@asynccontextmanager
+async def shared_pool(folder: Path, drain_timeout: float) -> AsyncGenerator[ProcessPool[AppServer]]:
+    """One process of Codex for all workspaces."""
+    codex = ScriptedCodex(folder)
+    config = load(codex.home, {}, codex.settings())
+
+    def open_process(_: PoolKey, marker: str) -> AbstractAsyncContextManager[AppServer]:
+        return open_app_server(codex_program(config, folder, marker))
+
+    with anyio.fail_after(PATIENCE):
+        async with background_group() as group:
+            yield ProcessPool(
+                group,
+                open_process,
+                runtime="codex",
+                home=codex.home,
+                idle_timeout=600.0,
+                drain_timeout=drain_timeout,
+                key_of=key_by_person,
+            )
+
+
+async def test_a_retired_process_finishes_its_turns_while_another_one_takes_new_ones(tmp_path: Path) -> None:
+    first, second, third = (session(tmp_path / name, id=name) for name in ("first", "second", "third"))
+    async with shared_pool(tmp_path, 600.0) as pool:
+        async with pool.acquire(first) as old:
+            async with pool.acquire(second) as same:
+                assert same is old
+                old.retire()
+            async with pool.acquire(third) as new:
+                assert new is not old
+                assert [await process.request("account/read", {}) != b"" for process in (old, new)] == [True, True]
+            again = anyio.Event()
+
+            async def take_second_again() -> None:
+                async with pool.acquire(second) as process:
+                    assert process is new
+                    again.set()
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(take_second_again)
+                await anyio.wait_all_tasks_blocked()
+                assert not again.is_set()
+                group.cancel_scope.cancel()
+        await old.wait_end_requested()
+        assert await use_once(pool, second) is new
+
+
+async def test_a_session_does_not_wait_for_ever_for_the_turns_in_a_retired_process(tmp_path: Path) -> None:
+    first, second = (session(tmp_path / name, id=name) for name in ("first", "second"))
+    async with shared_pool(tmp_path, 0.01) as pool, pool.acquire(first) as old:
+        await use_once(pool, second)
+        old.retire()
+        assert await use_once(pool, second) is not old
+        await old.wait_end_requested()
+        assert old.interrupts_others

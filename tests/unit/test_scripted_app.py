@@ -12,8 +12,21 @@ from hypothesis import strategies as st
 from outrider.testing.scripted_server.app import RequestLog, ScriptedApp
 from outrider.testing.scripted_server.script import Script, script
 
-PATHS = ["/v1/chat/completions", "/v1/responses", "/v1/messages"]
-NAMES = ["role", "content", "type", "text", "id", "call_id", "name", "arguments", "function", "input", "output"]
+PATHS = ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1beta/models/m:generateContent"]
+NAMES = [
+    "role",
+    "content",
+    "type",
+    "text",
+    "id",
+    "call_id",
+    "name",
+    "arguments",
+    "function",
+    "input",
+    "output",
+    "parts",
+]
 WORDS = ["user", "assistant", "text", "message", "function", "function_call", "tool_use", "tool_result", "x", "{}"]
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from(WORDS),
@@ -30,6 +43,7 @@ def some(**fields: object) -> st.SearchStrategy[Any]:
 
 CALL = {"id": "a", "type": "function", "function": {"name": "read", "arguments": "{}"}}
 USE: dict[str, object] = {"type": "tool_use", "id": "a", "name": "read", "input": {}}
+FUNCTION_CALL: dict[str, object] = {"functionCall": {"name": "read", "args": {}}}
 PARTS = st.one_of(
     some(role="user", content="list the files"),
     some(role="assistant", content="x", tool_calls=[CALL]),
@@ -39,6 +53,8 @@ PARTS = st.one_of(
     some(type="function_call", call_id="a", name="read", arguments="{}"),
     some(type="function_call_output", call_id="a", output="x"),
     some(type="reasoning", summary=[], content=None),
+    some(role="model", parts=[{"text": "x"}, FUNCTION_CALL]),
+    some(role="user", parts=[{"functionResponse": {"name": "read", "response": {"output": "x"}}}]),
 )
 TOOLS = [{"type": "function", "name": "list", "input_schema": {}, "function": {"name": "list"}}]
 BODIES = some(
@@ -52,7 +68,9 @@ BODIES = some(
     instructions="s",
     previous_response_id="resp_x",
 ).flatmap(
-    lambda body: st.lists(PARTS, min_size=1, max_size=4).map(lambda parts: {**body, "messages": parts, "input": parts})
+    lambda body: st.lists(PARTS, min_size=1, max_size=4).map(
+        lambda parts: {**body, "messages": parts, "input": parts, "contents": parts}
+    )
 )
 
 

@@ -3,6 +3,8 @@
 import pytest
 
 from outrider.core.events import Begun, Body, Reply, Result
+from outrider.core.prompt import AssistantMessage, transcript
+from outrider.core.types import Usage
 from outrider.runtimes.external.recorder import CONTINUES_IN_BACKGROUND, CallOutcome, ExternalCall, TurnRecorder
 from tests.support.turns import MemoryTurn
 
@@ -121,3 +123,35 @@ async def test_a_call_is_assumed_to_run_unless_it_is_held_by_then() -> None:
     assert summary(turn) == ["reply a"]
     await recorder.call_finished(call("a"), CallOutcome("A"), starts_now=True)
     assert summary(turn) == ["reply a", "begun", "result A"]
+
+
+async def test_arguments_that_come_with_the_end_of_a_call_are_recorded_with_its_result() -> None:
+    turn, recorder = new_recorder()
+    await recorder.call_announced(ExternalCall("a", "shell", {"cwd": "/w"}))
+    await recorder.call_finished(ExternalCall("a", "shell", {"cwd": "/w", "command": "ls"}), CallOutcome("A"))
+    await recorder.call_announced(ExternalCall("b", "shell", {"command": "pwd"}))
+    await recorder.call_finished(ExternalCall("b", "shell", {"command": "pwd"}), CallOutcome("B"))
+    await recorder.call_announced(ExternalCall("c", "shell", {"command": "id"}))
+    await recorder.call_finished(ExternalCall("c", "shell", {"command": ""}), CallOutcome("C"))
+    results = [entry.body for entry in turn.entries if isinstance(entry.body, Result)]
+    assert [result.args for result in results] == [{"cwd": "/w", "command": "ls"}, None, None]
+    calls = [call for m in transcript(turn.entries) if isinstance(m, AssistantMessage) for call in m.calls]
+    assert [call.args.get("command") for call in calls] == ["ls", "pwd", "id"]
+
+
+async def test_so_are_those_of_a_call_that_was_left_open() -> None:
+    turn, recorder = new_recorder()
+    opened = await recorder.call_announced(ExternalCall("a", "shell", {"cwd": "/w"}))
+    again = TurnRecorder(turn, "x", lambda text: text)
+    await again.finish_inherited_call(opened, CallOutcome("A"), ExternalCall("a", "shell", {"command": "ls"}))
+    (result,) = [entry.body for entry in turn.entries if isinstance(entry.body, Result)]
+    assert result == Result(opened.id, "A", args={"command": "ls"})
+
+
+async def test_tokens_that_no_reply_carries_are_recorded_at_the_end() -> None:
+    turn, recorder = new_recorder()
+    await recorder.message_finished("m", "done")
+    await recorder.flush()
+    recorder.add_usage(Usage(10, 5))
+    await recorder.close()
+    assert turn.state().usage == Usage(10, 5)

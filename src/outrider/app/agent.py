@@ -203,6 +203,9 @@ class Agent(AgentApi):
             return task
         raise Refused(f"there is no task {name!r}; `outrider tasks list` shows all tasks")
 
+    async def refresh_task(self, task: Task) -> Task:
+        return await self._task_supervisor.refresh(task)
+
     async def kill_task(self, task: Task) -> Task:
         return await self._task_supervisor.kill(task, "killed on request")
 

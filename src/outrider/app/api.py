@@ -295,6 +295,11 @@ class AgentApi(ABC):
         """The task with this id. Raises Refused when there is none."""
         ...
 
+    @operation("read")
+    async def refresh_task(self, task: Task) -> Task:
+        """The task as it is now, after something was written to its stdin: it is no longer stalled then."""
+        ...
+
     @operation("read")  # A person may always end a command, whichever program started it.
     async def kill_task(self, task: Task) -> Task:
         """Kill a task and every process it started; it has ended when this returns."""

@@ -121,6 +121,9 @@ class SessionTasks:
     async def list(self) -> Sequence[Task]:
         return await self._store.list_tasks(self._session.person, self._session.id, limit=1_000)
 
+    async def refresh(self, task: Task) -> Task:
+        return await self._task_supervisor.refresh(task)
+
     async def kill(self, task: Task) -> Task:
         # The result of the call reports the end, so there is no notice.
         return await self._task_supervisor.kill(task, "killed by the model", notify="never")

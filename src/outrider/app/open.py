@@ -92,6 +92,14 @@ class _SessionBindings:
     async def list_bound(self, runtime: str, limit: int) -> Sequence[tuple[Session, Bound]]:
         return await self._store.list_bound(runtime, limit)
 
+    def can_notify(self, address: str) -> bool:
+        return check_delivery(address, CHANNELS).can_deliver
+
+    async def notice_address(self, session: str) -> str:
+        inputs = [entry.body for entry in await self._store.read(session) if isinstance(entry.body, Input)]
+        people = [body.address for body in inputs if body.source == "person" and self.can_notify(body.address)]
+        return people[-1] if people else ""
+
     async def notify(self, session: str, notice: Input, key: str) -> None:
         await self._store.accept(session, notice, key, self._max_queued)
         self._wake(session)

@@ -55,6 +55,7 @@ class BlockingAgent:
     change = _BlockingMethod(AgentApi.change)
     delete = _BlockingMethod(AgentApi.delete)
     tasks = _BlockingMethod(AgentApi.tasks)
+    refresh_task = _BlockingMethod(AgentApi.refresh_task)
     kill_task = _BlockingMethod(AgentApi.kill_task)
     wait_task = _BlockingMethod(AgentApi.wait_task)
 

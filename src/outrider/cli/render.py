@@ -28,6 +28,7 @@ from outrider.core.events import (
     Result,
     Resumed,
     Started,
+    completed_call,
 )
 from outrider.core.ports import NATIVE
 from outrider.core.store_port import Session
@@ -151,7 +152,8 @@ def result_line(call: Call | None, result: Result, longest: int = 100) -> str:
     command = parse_command_result(result)
     if command.status in ("background_started", "auto_backgrounded"):
         text = f"{text} as task {command.task}"
-    line = f"{'✗' if result.failed else '✓'} {call_line(call, longest) if call else 'a call'}"
+    what = call_line(completed_call(call, result), longest) if call else "a call"
+    line = f"{'✗' if result.failed else '✓'} {what}"
     return f"{line} — {one_line(text, longest)}" if text else line
 
 
@@ -190,17 +192,23 @@ def format_usage(usage: Usage, cost: float | None) -> str:
 
 
 class _TranscriptState:
-    """What later entries refer to: the calls so far, and the entries of the open turn."""
+    """What entries refer to: the calls so far, with the arguments they really had, and the entries of the open turn."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, entries: Sequence[Entry]) -> None:
         self._session = session
+        results = [entry.body for entry in entries if isinstance(entry.body, Result)]
+        self._late_args = {result.call: result for result in results if result.args is not None}
         self.calls: dict[str, Call] = {}
         self._turn: list[Entry] = []
 
     def add(self, entry: Entry) -> None:
         self._turn.append(entry)
         if isinstance(entry.body, Reply):
-            self.calls |= {call.id: call for call in entry.body.calls}
+            self.calls |= {call.id: call for call in self.calls_of(entry.body)}
+
+    def calls_of(self, reply: Reply) -> list[Call]:
+        late = self._late_args
+        return [completed_call(call, late[call.id]) if call.id in late else call for call in reply.calls]
 
     def end_turn(self) -> TurnResult:
         result = turn_result(self._session.id, last_turn(self._turn))
@@ -210,7 +218,7 @@ class _TranscriptState:
 
 def transcript_lines(session: Session, entries: Sequence[Entry]) -> Iterator[str]:
     """The entries as a transcript, with one line for each call and each result."""
-    turns = _TranscriptState(session)
+    turns = _TranscriptState(session, entries)
     for entry in entries:
         turns.add(entry)
         for line in _entry_lines(entry, turns):
@@ -223,10 +231,10 @@ def _entry_lines(entry: Entry, turns: _TranscriptState) -> Iterator[str]:
             yield _entry_heading(entry, "you" if source == "person" else source)
             yield from _indented(text)
             yield from (f"  [{image.media}]" for image in images)
-        case Reply(text=text, calls=calls, cut=cut):
+        case Reply(text=text, cut=cut):
             yield _entry_heading(entry, entry.body.model or "reply")
             yield from _indented(text)
-            yield from (f"  → {call_line(call)}" for call in calls)
+            yield from (f"  → {call_line(call)}" for call in turns.calls_of(entry.body))
             yield from [f"  [cut short: {cut}]"] if cut else []
         case Result(call=id):
             yield _entry_heading(entry, result_line(turns.calls.get(id), entry.body))
@@ -276,7 +284,7 @@ def _entry_note(entry: Entry) -> str:
 
 
 def markdown_page(session: Session, entries: Sequence[Entry]) -> str:
-    turns = _TranscriptState(session)
+    turns = _TranscriptState(session, entries)
     title = one_line(session.title, 80) or session.name
     about = f"Session `{session.name}`, started {format_time(session.created)}, in `{session.workspace}`."
     parts = [f"# {title}", about]
@@ -291,8 +299,9 @@ def _paragraphs(entry: Entry, turns: _TranscriptState) -> list[str]:
         case Input(text=text, source=source, images=images):
             author = "You" if source == "person" else source.capitalize()
             return [f"## {author}, {format_time(entry.at)}", text, *(f"*[{image.media}]*" for image in images)]
-        case Reply(text=text, calls=calls):
+        case Reply(text=text):
             message = [f"## {entry.body.model or 'Reply'}, {format_time(entry.at)}", text] if text else []
+            calls = turns.calls_of(entry.body)
             return message + [f"- `{call_line(call).replace('`', chr(39))}`" for call in calls]
         case Result(text=text, failed=failed):
             return [f"{'Failed' if failed else 'Result'}:", _fenced(text)]

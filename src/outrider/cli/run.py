@@ -135,7 +135,7 @@ async def _run(config: Config, request: RunRequest, options: RunOptions, signals
         has_questions = False
         if session.is_open and not can_answer(request.address):
             state = fold(await agent.journal(session))
-            if can_answer(state.address):
+            if can_answer(state.address) and (state.has_person or state.questions):
                 # The open turn keeps its address: its questions stay pending for the person who can answer them.
                 request, has_questions = replace(request, address=""), bool(state.questions)
         if not options.is_quiet:

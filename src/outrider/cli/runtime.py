@@ -88,7 +88,7 @@ def _runtime_status(name: str, is_default: bool, checks: list[ProbeResult]) -> R
         is_default=is_default,
         is_ready=broken is None,
         is_installed=by_name["program"].verdict == "fine",
-        version=version.text if version and version.verdict == "fine" else "",
+        version=version.text if version and version.verdict != "broken" else "",
         login=by_name["login"].text if "login" in by_name else "",
         problem=one_line(broken.text) if broken else "",
         advice=one_line(broken.advice) if broken else "",

@@ -415,6 +415,7 @@ def write(task: str, text: tuple[str, ...], is_last: bool, is_bare: bool, is_int
             raise Refused(f"task {row.id} is a child session; send it a message instead: outrider run --session …")
         if content or is_last:
             await anyio.to_thread.run_sync(lambda: agent.commands.write(row, content, close=is_last))
+            await agent.refresh_task(row)
         if is_interrupt:
             await anyio.to_thread.run_sync(agent.commands.interrupt, row)
         actions = [f"wrote {len(content):,} bytes"] * bool(content)

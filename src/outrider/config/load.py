@@ -15,17 +15,14 @@ from outrider.config.schema import (
     RULES_KEY,
     SETTINGS,
     Config,
-    SettingKind,
-    SettingValue,
     build_sections,
     find_setting,
     lookup_setting,
-    parse_text,
-    parse_value,
     printable_name,
     unknown_setting,
 )
 from outrider.config.secrets import Secret, resolve_secret, secret_reference
+from outrider.config.setting_values import SettingKind, SettingValue, parse_text, parse_value
 from outrider.core.errors import Refused
 from outrider.core.text import closest_match
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from outrider.core.approvals import ApprovalRequest
 from outrider.core.tasks import TaskNotice
@@ -93,6 +94,13 @@ class Result(Struct, frozen=True, tag="result", omit_defaults=True):
     """The whole output, where `text` holds only its head and tail."""
     details: str = ""
     """One line for people, e.g. `12 lines`."""
+    args: Json | None = None
+    """The arguments of the call, where an external program reported them only with its result."""
+
+
+def completed_call(call: Call, result: Result) -> Call:
+    """The call with the arguments it really had."""
+    return call if result.args is None else replace(call, args=result.args)
 
 
 class Asked(Struct, frozen=True, tag="asked", omit_defaults=True):

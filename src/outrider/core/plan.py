@@ -51,6 +51,14 @@ class AnsweredQuestion(Struct, frozen=True):
         return decision_of_answer(self.answer, is_by_person=bool(self.person))
 
 
+class InputAddress(Struct, frozen=True):
+    """Where the answer to one input goes."""
+
+    seq: int
+    address: str
+    is_notice: bool
+
+
 class State(Struct, frozen=True):
     """Everything the next step depends on."""
 
@@ -64,8 +72,15 @@ class State(Struct, frozen=True):
     calls: tuple[Call, ...] = ()
     """Calls of the last reply that have no result yet."""
     begun: frozenset[str] = frozenset()
+    asked_again: frozenset[str] = frozenset()
+    """Calls that had begun when a question about them was asked, and have not begun once more since."""
     address: str = ""
-    """Where the turn delivers its answer: the newest input's address."""
+    """Where the turn delivers its answer: the address of its newest input from a person. A turn with notices only has
+    the address of the first one. Between two turns, the same of the inputs that wait."""
+    has_person: bool = False
+    """Whether an input of the turn is from a person."""
+    unseen: tuple[InputAddress, ...] = ()
+    """Inputs that no reply has seen, in order. When the turn ends without them, they belong to the next one."""
     questions: Mapping[str, Asked] = {}
     """Questions without an answer."""
     answers: Mapping[str, AnsweredQuestion] = {}
@@ -131,11 +146,12 @@ def _apply(state: State, entry: Entry) -> State:
         case Reply():
             return _after_reply(state, entry.body)
         case Begun(call=call):
-            return replace(state, begun=state.begun | {call})
+            return replace(state, begun=state.begun | {call}, asked_again=state.asked_again - {call})
         case Result():
             return _after_result(state, entry.body)
-        case Asked(ask=ask):
-            return replace(state, questions={**state.questions, ask: entry.body})
+        case Asked(ask=ask, call=call):
+            again = state.asked_again | (state.begun & {call})
+            return replace(state, questions={**state.questions, ask: entry.body}, asked_again=again)
         case Answered():
             return _after_answer(state, entry.body)
         case Compacted(usage=usage, cost=cost):
@@ -148,7 +164,7 @@ def _apply(state: State, entry: Entry) -> State:
                 name: replace(bound, saw=entry.seq) for name, bound in state.threads.items() if name == state.runtime
             }
             ended = replace(state, saw=max(state.saw, saw), threads={**state.threads, **current})
-            return _reset_turn(ended, is_open=False)
+            return _wait_for_next_turn(_reset_turn(ended, is_open=False))
 
 
 def _is_suspended(state: State) -> bool:
@@ -162,6 +178,8 @@ def _reset_turn(state: State, *, is_open: bool) -> State:
         newest_input=state.newest_input,
         is_open=is_open,
         address=state.address,
+        has_person=state.has_person,
+        unseen=state.unseen,
         client_tools=state.client_tools,
         threads=state.threads,
         settings=state.settings,
@@ -170,7 +188,24 @@ def _reset_turn(state: State, *, is_open: bool) -> State:
     )
 
 
+def _wait_for_next_turn(ended: State) -> State:
+    """The address of the next turn depends on the inputs that the ended one did not see, and on nothing before them."""
+    waiting = tuple(one for one in ended.unseen if one.seq > ended.saw)
+    return reduce(_add_address, waiting, replace(ended, address="", has_person=False, unseen=()))
+
+
+def _add_address(state: State, new: InputAddress) -> State:
+    """A person moves the turn to their address; a notice never does. Without an address, a person joins the others."""
+    added = replace(state, unseen=(*state.unseen, new))
+    if new.is_notice:
+        is_first = not (state.is_open or state.unseen)
+        return replace(added, address=new.address) if is_first else added
+    current = state.address if state.is_open or state.has_person else ""
+    return replace(added, address=new.address or current, has_person=True)
+
+
 def _after_input(state: State, seq: int, body: Input) -> State:
+    state = _add_address(state, InputAddress(seq, body.address, is_notice=body.source != "person"))
     client_tools = {spec.name: spec for spec in body.tools} if body.source == "person" else state.client_tools
     abandoned = state.abandoned_calls | {
         c.id for c in state.calls if body.source == "person" and c.tool in state.client_tools
@@ -178,7 +213,6 @@ def _after_input(state: State, seq: int, body: Input) -> State:
     return replace(
         state,
         newest_input=seq,
-        address=body.address or state.address,
         client_tools=client_tools,
         abandoned_calls=abandoned,
     )
@@ -189,8 +223,10 @@ def _after_reply(state: State, reply: Reply) -> State:
     return replace(
         state,
         saw=reply.saw,
+        unseen=tuple(one for one in state.unseen if one.seq > reply.saw),
         calls=reply.calls,
         begun=frozenset[str](),
+        asked_again=frozenset[str](),
         answers={},
         resumes=0,
         owes_reply=False,

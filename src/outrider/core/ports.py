@@ -94,6 +94,14 @@ class Commands(Protocol):
         """Seconds since its last output."""
         ...
 
+    def output_time(self, task: Task) -> float:
+        """When it last wrote output, in seconds since 1970; when it was started, if it wrote none."""
+        ...
+
+    def input_time(self, task: Task) -> float:
+        """When its open stdin was last written to, or opened, in seconds since 1970; infinity when it is closed."""
+        ...
+
     def write(self, task: Task, content: bytes, *, close: bool = False) -> None:
         """Write to its stdin. Never blocks; raises Refused when it does not read."""
         ...
@@ -154,6 +162,10 @@ class Tasks(Protocol):
         """Latest first."""
         ...
 
+    async def refresh(self, task: Task) -> Task:
+        """The task as it is now. One that was stalled is running when something was written to its stdin."""
+        ...
+
     async def kill(self, task: Task) -> Task:
         """End it and all it started. It has ended when this returns."""
         ...
@@ -204,6 +216,15 @@ class SessionBindings(Protocol):
 
     async def list_bound(self, runtime: str, limit: int) -> Sequence[tuple[Session, Bound]]:
         """Of the sessions used last, at most so many, those bound to this runtime, with their last binding."""
+        ...
+
+    def can_notify(self, address: str) -> bool:
+        """Whether a message can reach this address after the turn."""
+        ...
+
+    async def notice_address(self, session: str) -> str:
+        """Where a notice of work that a turn of this session started is answered to: the address of the newest message
+        of a person that can be notified; empty when there is none."""
         ...
 
     async def notify(self, session: str, notice: Input, key: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from outrider.core.events import Begun, Compacted, Ended, Entry, Input, Reply, Result, Source
+from outrider.core.events import Begun, Compacted, Ended, Entry, Input, Reply, Result, Source, completed_call
 from outrider.core.types import Call, Image, Reasoning, ToolSpec
 
 UNKNOWN = "interrupted: this may or may not have happened; check before trying again"
@@ -76,6 +76,7 @@ class Transcript:
                     self._begun.add(call)
                 case Result():
                     self._results[entry.body.call] = entry.body
+                    self._complete_call(entry.body)
                     if self._open and all(call.id in self._results for call in self._open.calls):
                         self._close()
                 case Ended():
@@ -100,6 +101,13 @@ class Transcript:
             self._marks.append((seq, len(self._messages)))
             self._messages.append(AssistantMessage(reply.text, reply.calls, reply.reasoning))
         self._open = reply if reply.calls else None
+
+    def _complete_call(self, result: Result) -> None:
+        """Replace arguments that were not known yet. An external program made the call: no prompt has shown it."""
+        last = self._messages[-1] if self._messages else None
+        if result.args is not None and isinstance(last, AssistantMessage):
+            calls = tuple(completed_call(call, result) if call.id == result.call else call for call in last.calls)
+            self._messages[-1] = AssistantMessage(last.text, calls, last.reasoning)
 
     def _take_inputs(self, saw: int) -> None:
         for seq, message in self._inputs:

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from outrider.core.approvals import Permission, PermissionScope
 from outrider.core.events import Body, Bound, Entry, Input, Result
-from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskNotice, TaskSpec, TaskState
+from outrider.core.tasks import KeyedNotice, Notify, ProcessIdentity, Task, TaskNotice, TaskSpec, TaskState
 from outrider.core.types import WorkspaceIdentity
 
 OWNER = "owner"
@@ -116,18 +116,33 @@ class TaskStore(Protocol):
         ...
 
     async def detach_task(self, task: str, notify: Notify) -> Task:
-        """No call waits for it any more: a notice reports its end. A task that has ended stays as it is."""
-        ...
+        """No call waits for it any more: a notice reports its end. A task that has ended stays as it is.
 
-    async def end_task_and_notify(self, task: str, end: TaskEnd, notice: TaskNotice) -> Task:
-        """Record its end and, in the same transaction, put the notice into its session as an input.
-
-        There is no notice when `should_notify` says so for the row as it is now. A task that has ended stays as it is.
+        A task that stalled while a call waited is running again: the stall is found and reported after this.
         """
         ...
 
-    async def update_task_and_notify(self, task: str, state: TaskState, notice: TaskNotice | None, key: str) -> Task:
-        """Record the new state of a running task, and a notice, if there is one, in its session (once per key)."""
+    async def end_task_and_notify(
+        self, task: str, end: TaskEnd, notice: TaskNotice, matches: KeyedNotice | None = None
+    ) -> Task:
+        """Record its end and, in the same transaction, put the notices into its session as inputs.
+
+        `matches` has the last matches of its watch pattern. There is no notice when `should_notify` and `should_report`
+        say so for the row as it is now. A task that has ended stays as it is.
+        """
+        ...
+
+    async def update_task_and_notify(
+        self, task: str, state: TaskState | None, notice: TaskNotice | None, key: str
+    ) -> Task:
+        """Record the new state of a running task, and a notice in its session (once per key).
+
+        Without a state it stays as it is. There is no notice when `should_report` says so for the row as it is now.
+        """
+        ...
+
+    async def notice_keys(self, session: str, task: str) -> Sequence[str]:
+        """The keys of the notices of a task that were written while it ran."""
         ...
 
     async def find_task(self, person: str, task: str) -> Task | None:

@@ -99,10 +99,23 @@ def task_label(task: Task) -> str:
 
 
 def should_notify(task: Task, state: TaskState) -> bool:
-    """Whether its session gets a notice when it ends like this."""
+    """Whether its session gets a notice when it ends like this or, like a failure, when it stalls."""
     if task.spec.is_awaited or task.spec.notify == "never":
         return False
     return task.spec.notify == "always" or state != "succeeded"
+
+
+def should_report(task: Task, notice: "TaskNotice") -> bool:
+    """Whether its session gets this notice.
+
+    A task has a watch pattern only where notices can be delivered, so its matches are reported whatever `notify` says.
+    What a call waits for is in the result of the call.
+    """
+    match notice.event:
+        case "matched" | "unwatched":
+            return not task.spec.is_awaited
+        case "ended" | "stalled":
+            return should_notify(task, notice.state)
 
 
 _WORDS: dict[TaskState, str] = {
@@ -140,8 +153,12 @@ class TaskNotice(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pattern: str = ""
     left_out: int = 0
     """How many more lines matched."""
+    left_out_start: int | None = None
+    """The byte of the output where the first of these lines begins."""
+    searched: int = 0
+    """The byte of the output up to which its pattern was searched for."""
     is_last: bool = False
-    """Whether its pattern is no longer watched after this."""
+    """Whether there will be no more notices of this kind."""
 
     @property
     def label(self) -> str:
@@ -159,6 +176,13 @@ class TaskNotice(Struct, frozen=True, kw_only=True, omit_defaults=True):
                 return _WORDS[self.state]
 
 
+class KeyedNotice(Struct, frozen=True):
+    """A notice to write once."""
+
+    notice: TaskNotice
+    key: str
+
+
 def ended_notice(task: Task, output: str, output_file: str) -> TaskNotice:
     lines, is_cut = _last_lines(output, NOTICE_TAIL)
     return replace(
@@ -172,22 +196,79 @@ def ended_notice(task: Task, output: str, output_file: str) -> TaskNotice:
     )
 
 
-def stalled_notice(task: Task, output: str) -> TaskNotice:
+def stalled_notice(task: Task, output: str, *, is_last: bool = False) -> TaskNotice:
     """The notice that a task seems to be waiting at a prompt."""
     lines, is_cut = _last_lines(output, 500)
-    return replace(_notice(task, "stalled"), state="stalled", output=lines, is_cut=is_cut)
+    return replace(_notice(task, "stalled"), state="stalled", output=lines, is_cut=is_cut, is_last=is_last)
 
 
-def watch_notice(task: Task, matches: Sequence[str], left_out: int, *, is_last: bool = False) -> TaskNotice:
-    """The notice that output lines match a task's watch pattern."""
-    lines = tuple(clip(line, 300) for line in matches)
-    pattern = clip(task.spec.watch, 200)
-    return replace(_notice(task, "matched"), output=lines, pattern=pattern, left_out=left_out, is_last=is_last)
+class OutputMatches(Struct, frozen=True):
+    """The lines of an output that match a pattern: the first of them, and how many more there are."""
+
+    lines: tuple[str, ...] = ()
+    left_out: int = 0
+    left_out_start: int | None = None
+    """The byte of the output where the first line that was left out begins."""
+
+    def extended(self, lines: Sequence[tuple[int, str]], max_lines: int) -> "OutputMatches":
+        """With more lines, each after the byte where it begins."""
+        room = max_lines - len(self.lines)
+        first, left_out = lines[:room], lines[room:]
+        start = self.left_out_start if self.left_out or not left_out else left_out[0][0]
+        texts = (*self.lines, *(clip(line, 300) for _, line in first))
+        return OutputMatches(texts, self.left_out + len(left_out), start)
 
 
-def unwatched_notice(task: Task) -> TaskNotice:
-    """The notice that a watch pattern was given up because matching it takes too long."""
-    return replace(_notice(task, "unwatched"), pattern=clip(task.spec.watch, 200), is_last=True)
+def watch_notice(task: Task, matches: OutputMatches, searched: int, *, is_last: bool = False) -> TaskNotice:
+    """The notice that output lines up to this byte match a task's watch pattern."""
+    return replace(
+        _notice(task, "matched"),
+        output=matches.lines,
+        pattern=clip(task.spec.watch, 200),
+        left_out=matches.left_out,
+        left_out_start=matches.left_out_start,
+        searched=searched,
+        is_last=is_last,
+    )
+
+
+def unwatched_notice(task: Task, matches: OutputMatches, searched: int) -> TaskNotice:
+    """The notice that a watch pattern was given up because matching it takes too long, with the matches before that."""
+    return replace(watch_notice(task, matches, searched, is_last=True), event="unwatched")
+
+
+_WATCH, _SLOW = "watch/", "slow"
+
+
+def watch_key(task: str, searched: int | None) -> str:
+    """The key of a notice with the matches up to this byte of the output; of the one that gives it up for None."""
+    return f"{_notice_keys(task)}{_WATCH}{_SLOW if searched is None else searched}"
+
+
+def stall_key(task: str, size: int | None) -> str:
+    """The key of the notice of a prompt at the end of this many bytes of output; None for the one key of 0.1."""
+    return f"{_notice_keys(task)}stalled" + ("" if size is None else f"/{size}")
+
+
+def _notice_keys(task: str) -> str:
+    return f"task/{task}/"
+
+
+class WatchProgress(Struct, frozen=True):
+    """What the notices of a task's watch pattern have covered."""
+
+    notices: int = 0
+    searched: int = 0
+    """The byte of the output up to which every match is in a notice."""
+    is_given_up: bool = False
+
+
+def watch_progress(task: str, keys: Sequence[str]) -> WatchProgress:
+    """From the keys of all notices of a task."""
+    prefix = _notice_keys(task) + _WATCH
+    words = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+    offsets = [int(word) for word in words if word.isdecimal()]
+    return WatchProgress(len(offsets), max(offsets, default=0), _SLOW in words)
 
 
 def _notice(task: Task, event: NoticeEvent) -> TaskNotice:
@@ -202,27 +283,32 @@ def _last_lines(output: str, max_length: int) -> tuple[tuple[str, ...], bool]:
 
 def render_notice(notice: TaskNotice) -> str:
     """The notice as the model reads it. Output is quoted line by line, so that it cannot pass for ours."""
-    quoted = [f"| {line}" for line in notice.output]
+    head = f"[Task {notice.task} {notice.headline}: {notice.label}]"
     match notice.event:
         case "ended":
-            return "\n".join(
-                [
-                    f"[Task {notice.task} {notice.headline}]",
-                    *_end_lines(notice),
-                    *_quoted_lines(notice.output, notice.is_cut),
-                ]
-            )
+            head = f"[Task {notice.task} {notice.headline}]"
+            return "\n".join([head, *_end_lines(notice), *_quoted_lines(notice.output, notice.is_cut)])
         case "stalled":
             advice = "Write to it, or kill it, with the tasks tool."
-            head = f"[Task {notice.task} {notice.headline}: {notice.label}]"
-            return "\n".join([head, advice, *_quoted_lines(notice.output, notice.is_cut)])
+            last = ["[This was the last notice of a prompt before something is written to it.]"] * notice.is_last
+            return "\n".join([head, advice, *_quoted_lines(notice.output, notice.is_cut), *last])
         case "matched":
-            more = [f"[… and {notice.left_out} more]"] if notice.left_out else []
-            last = ["[This was the last notice of this pattern; it is no longer watched.]"] if notice.is_last else []
-            head = f"[Task {notice.task} {notice.headline}: {notice.label}]"
-            return "\n".join([head, *quoted, *more, *last])
+            return "\n".join([head, *_match_lines(notice)])
         case "unwatched":
-            return f"[Task {notice.task} {notice.headline}]"
+            return "\n".join([f"[Task {notice.task} {notice.headline}]", *_match_lines(notice)])
+
+
+def _match_lines(notice: TaskNotice) -> list[str]:
+    lines = [f"| {line}" for line in notice.output]
+    read = f"tasks(action=read, task={notice.task}, start="
+    if notice.left_out:
+        lines.append(f"[… and {notice.left_out} more: the first of them is at {read}{notice.left_out_start or 0})]")
+    if notice.event == "unwatched":
+        lines.append(f"[… the output after this was not searched: {read}{notice.searched})]")
+    elif notice.is_last:
+        later = f"Read what follows with {read}{notice.searched})."
+        lines.append(f"[This was the last notice of this pattern; it is no longer watched. {later}]")
+    return lines
 
 
 def _end_lines(notice: TaskNotice) -> list[str]:

@@ -69,6 +69,16 @@ class Usage(Struct, frozen=True, omit_defaults=True):
             self.reasoning + other.reasoning,
         )
 
+    def __sub__(self, other: "Usage") -> "Usage":
+        """What was added since `other`; nothing is ever taken away."""
+        return Usage(
+            max(0, self.input - other.input),
+            max(0, self.output - other.output),
+            max(0, self.cached - other.cached),
+            max(0, self.written - other.written),
+            max(0, self.reasoning - other.reasoning),
+        )
+
 
 class Prices(Struct, frozen=True):
     """Dollars per million tokens."""

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from outrider.core.errors import Refused, Unavailable
 from outrider.core.ports import CommandEnd
 from outrider.core.store_port import TaskEnd
-from outrider.core.tasks import Notify, Task, TaskNotice, TaskSpec, TaskState, ended_notice
+from outrider.core.tasks import KeyedNotice, Notify, Task, TaskNotice, TaskSpec, TaskState, ended_notice
 from outrider.core.text import duration
 from outrider.engine.output_watcher import OutputWatcher
 from outrider.engine.task_services import TaskServices
@@ -46,6 +46,8 @@ class TaskSupervisor:
         self._ended_count = 0
         self._children: dict[str, anyio.Event] = {}
         self._killed: dict[str, str] = {}
+        self._unreported: set[str] = set()
+        """Tasks that are being killed, and whose last matches are not reported."""
         self._pending_starts: dict[tuple[str, str], anyio.Event] = {}
         """Calls whose task is being started now, by session and call."""
         self._output_watcher = OutputWatcher(services)
@@ -132,12 +134,21 @@ class TaskSupervisor:
 
     async def detach(self, task: Task, notify: Notify) -> Task:
         """Let it continue in the background; `notify` says whether its end is reported to the session."""
-        return await self._services.store.detach_task(task.id, notify)
+        task = await self._services.store.detach_task(task.id, notify)
+        self._output_watcher.update(task)
+        return task
 
-    async def kill(self, task: Task, reason: str, *, notify: Notify | None = None) -> Task:
+    async def refresh(self, task: Task) -> Task:
+        """The task as it is now. One that was stalled is running when something was written to its stdin."""
+        return await self._output_watcher.refresh(await self._reload(task))
+
+    async def kill(
+        self, task: Task, reason: str, *, notify: Notify | None = None, reports_matches: bool = True
+    ) -> Task:
         """Kill a task and every process it started. Its end is recorded when this returns.
 
-        `notify` replaces the task's own setting.
+        `notify` replaces the task's own setting. Matches of its watch pattern that were not reported yet are reported
+        with its end, or dropped.
         """
         if starting := self._pending_starts.get((task.session, task.spec.call)):
             await starting.wait()
@@ -145,6 +156,8 @@ class TaskSupervisor:
         if not task.is_open:
             return task
         self._killed[task.id] = reason
+        if not reports_matches:
+            self._unreported.add(task.id)
         if notify:
             await self.detach(task, notify)
         if task.spec.kind == "session":
@@ -176,7 +189,8 @@ class TaskSupervisor:
         async with anyio.create_task_group() as group:
             for task in selected:
                 # A notice would start another turn.
-                group.start_soon(partial(self.kill, task, "its turn was stopped", notify="never"))
+                kill = partial(self.kill, task, "its turn was stopped", notify="never", reports_matches=False)
+                group.start_soon(kill)
         return len(selected)
 
     async def _wait_for_starts(self, session: str) -> None:
@@ -230,12 +244,15 @@ class TaskSupervisor:
 
     async def _watch_to_end(self, task: Task, end: TaskEnd | None) -> None:
         """Wait for the end of one task and record it. Temporary errors are retried; they do not affect other tasks."""
+        matches, is_searched = None, False
         try:
             while True:
                 try:
                     end = end or await self._end_of(task)
                     end = replace(end, ended=end.ended or self._services.now())
-                    await self._record(task, end)
+                    if not is_searched:
+                        matches, is_searched = await self._last_matches(task), True
+                    await self._record(task, end, matches)
                     break
                 except (Unavailable, OSError) as error:
                     log.warning("the end of a task could not be recorded: %s", error, extra={"task": task.id})
@@ -244,6 +261,7 @@ class TaskSupervisor:
             self._ends.pop(task.id).set()
             self._open_counts[task.session] -= 1
             self._killed.pop(task.id, None)
+            self._unreported.discard(task.id)
             self._output_watcher.drop(task)
             self._usage_watcher.drop(task)
             self._ended_count += 1
@@ -321,12 +339,20 @@ class TaskSupervisor:
     def _seconds_left(self, task: Task) -> float:
         return max(0.0, task.spec.ceiling - (self._services.now() - task.created) / 1000)
 
-    async def _record(self, task: Task, end: TaskEnd) -> None:
+    async def _last_matches(self, task: Task) -> KeyedNotice | None:
+        try:
+            return await self._output_watcher.finish(task)
+        except (Refused, OSError) as error:
+            log.warning("the output of a task could not be searched: %s", error, extra={"task": task.id})
+            return None
+
+    async def _record(self, task: Task, end: TaskEnd, matches: KeyedNotice | None) -> None:
         """Record the end. Raises Unavailable, for example when the disk is full; the caller tries again."""
+        matches = None if task.id in self._unreported else matches
         notice = await self._notice(task, end)
         failpoint("task_end_not_recorded")
         try:
-            await self._services.store.end_task_and_notify(task.id, end, notice)
+            await self._services.store.end_task_and_notify(task.id, end, notice, matches)
         except Refused as error:  # its session was deleted
             log.info("the end of a task was not reported: %s", error, extra={"task": task.id})
         self._services.wake(task.session)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from anyio import CancelScope, Event
+from anyio import CancelScope, Event, current_time
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from outrider.core.errors import Refused, Unavailable, WriteFailed
@@ -28,6 +28,8 @@ class OpenTurn:
         self._drain_scope: CancelScope | None = None
         self._partial_parts: list[str] = []
         self._partial_length = 0
+        self._obstacle = ""
+        self._last_activity = current_time()
         self._store = store
         self._hub = hub
         self._state = State()
@@ -42,6 +44,16 @@ class OpenTurn:
     def partial(self) -> str:
         """The text so far of the reply that the model is writing."""
         return "".join(self._partial_parts)
+
+    @property
+    def last_activity(self) -> float:
+        """When the runtime reported something last, on the clock of the event loop."""
+        return self._last_activity
+
+    @property
+    def obstacle(self) -> str:
+        """Why the runtime had to begin its reply again, as long as nothing has come of that; or empty."""
+        return self._obstacle
 
     def state(self) -> State:
         return self._state
@@ -64,8 +76,10 @@ class OpenTurn:
             entry = await self._store.append(self.session.id, body, self.generation, key)
         except (Refused, Unavailable) as error:
             raise WriteFailed(str(error)) from error
+        self._last_activity = current_time()
         if isinstance(body, Reply | Ended):
             self._clear_partial()
+            self._obstacle = ""
         if entry is not None and entry.seq == self._state.head + 1:
             self._apply_entries([entry])
         else:
@@ -87,6 +101,9 @@ class OpenTurn:
             self._partial_length += len(delta.text)
         elif delta.kind == "reset":
             self._clear_partial()
+        if delta.kind != "note":
+            self._obstacle = delta.text if delta.kind == "reset" else ""
+        self._last_activity = current_time()
         self._hub.publish(self.session.id, LiveDelta(delta, self._state.head, offset))
 
     def _clear_partial(self) -> None:

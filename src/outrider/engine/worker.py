@@ -363,15 +363,26 @@ class Worker:
             log.exception("a runtime failed", extra={"session": turn.session.id})
             await turn.record(Ended("failed", turn.state().head, f"internal error: {type(error).__name__}: {error}"))
             return
+        hindrance = _hindrance(turn)
         if deadline.cancelled_caught:
             turn.notify()
             await turn.refresh()
         state = turn.state()
         if deadline.cancelled_caught:
             reason = f"stopped after {self._limits.seconds:g} s, the limit of one turn (limits.seconds)"
-            await turn.record(Ended("failed", state.head, reason))
+            await turn.record(Ended("failed", state.head, f"{reason}. {hindrance}" if hindrance else reason))
         elif state.head == before.head and not isinstance(self._decide(state), Finish | Stop | AwaitAnswer):
             await turn.record(Ended("failed", state.head, "the runtime stopped without a reply"))
+
+
+def _hindrance(turn: OpenTurn) -> str:
+    """What kept the turn from its end, as far as that is known: a problem, a running call, or silence."""
+    silent = anyio.current_time() - turn.last_activity
+    if turn.obstacle:
+        return f"Its last problem: {turn.obstacle}"
+    if running := [call.tool for call in turn.state().calls if call.id in turn.state().begun]:
+        return f"It was running {', '.join(running)}"
+    return f"Nothing was reported in its last {silent:.0f} s" if silent >= _LONG_SILENCE else ""
 
 
 async def _open_runtime(runtimes: Runtimes, name: str) -> Runtime:
@@ -382,6 +393,8 @@ async def _open_runtime(runtimes: Runtimes, name: str) -> Runtime:
 
 
 FIRST_RETRY = 1.0
+_LONG_SILENCE = 10.0
+"""Seconds without a report that are worth naming."""
 LONGEST_RETRY = 30.0
 _FREE_BYTES_NEEDED = 256 * 1024
 """Free bytes needed for a retry: a reply that cannot be stored is paid for and lost."""

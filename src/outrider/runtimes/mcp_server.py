@@ -165,8 +165,15 @@ class _InitializeParams(Struct, rename="camel"):
     protocol_version: str = ""
 
 
-class _Meta(Struct, rename="camel"):
-    call_id: str = ""
+class _Meta(Struct):
+    """The id of a call, under the name that Codex or Claude Code gives it."""
+
+    call_id: Any = msgspec.field(name="callId", default="")
+    tool_use_id: Any = msgspec.field(name="claudecode/toolUseId", default="")
+
+    @property
+    def id(self) -> str:
+        return next((id for id in (self.call_id, self.tool_use_id) if isinstance(id, str) and id), "")
 
 
 class _CallParams(Struct):
@@ -213,7 +220,7 @@ async def _call_tool(request: RpcRequest, session: McpSession) -> bytes:
         return _error(request.id, INVALID_PARAMS, str(error))
     if params.name not in {tool.name for tool in session.tools}:
         return _error(request.id, INVALID_PARAMS, f"there is no tool {params.name[:100]!r} here")
-    id = params.meta.call_id if params.meta else ""
+    id = params.meta.id if params.meta else ""
     call = await session.call(PendingCall(id, params.name, params.arguments or {}))
     # Only text: with structured content, some clients show the model nothing else.
     return _result(request, {"content": [{"type": "text", "text": call.text}], "isError": call.failed})

@@ -20,7 +20,7 @@ from outrider.core.approvals import Permission, PermissionScope
 from outrider.core.errors import Refused, StoreDamaged
 from outrider.core.events import Body, Bound, Entry, Input, Result
 from outrider.core.store_port import Claim, Key, KeySpec, Person, SearchHit, Session, TaskEnd
-from outrider.core.tasks import Notify, ProcessIdentity, Task, TaskNotice, TaskSpec, TaskState
+from outrider.core.tasks import KeyedNotice, Notify, ProcessIdentity, Task, TaskNotice, TaskSpec, TaskState
 from outrider.core.types import WorkspaceIdentity
 from outrider.store import journal, keys, sessions, tasks, webhooks
 from outrider.store.backup import (
@@ -188,11 +188,18 @@ class SqliteStore:
     async def detach_task(self, task: str, notify: Notify) -> Task:
         return await self._write(self._tasks.detach, task, notify)
 
-    async def end_task_and_notify(self, task: str, end: TaskEnd, notice: TaskNotice) -> Task:
-        return await self._write(self._tasks.end_task_and_notify, task, end, notice)
+    async def end_task_and_notify(
+        self, task: str, end: TaskEnd, notice: TaskNotice, matches: KeyedNotice | None = None
+    ) -> Task:
+        return await self._write(self._tasks.end_task_and_notify, task, end, notice, matches)
 
-    async def update_task_and_notify(self, task: str, state: TaskState, notice: TaskNotice | None, key: str) -> Task:
+    async def update_task_and_notify(
+        self, task: str, state: TaskState | None, notice: TaskNotice | None, key: str
+    ) -> Task:
         return await self._write(self._tasks.update_and_notify, task, state, notice, key)
+
+    async def notice_keys(self, session: str, task: str) -> Sequence[str]:
+        return await self._read(tasks.list_notice_keys, session, task)
 
     async def find_task(self, person: str, task: str) -> Task | None:
         return await self._read(tasks.find_task, person, task)

@@ -18,6 +18,7 @@ from outrider.core.events import Answered, Asked, Entry, Input
 from outrider.core.store_port import TaskEnd
 from outrider.core.tasks import (
     OPEN_STATES,
+    KeyedNotice,
     Notify,
     ProcessIdentity,
     Task,
@@ -28,6 +29,7 @@ from outrider.core.tasks import (
     render_notice,
     shortened_notice,
     should_notify,
+    should_report,
 )
 from outrider.store.database import MIN_ID_PREFIX, Clock, parse_identity, random_id
 from outrider.store.errors import damaged_row, no_such_session
@@ -73,6 +75,9 @@ TASK_OF_CHILD = (
     + _JOIN_SESSION
     + f"WHERE t.child = ?1 AND t.child <> '' AND t.{_IS_OPEN} ORDER BY t.number DESC LIMIT 1"
 )
+
+# The keys of the notices of a task, except that of its end.
+NOTICE_KEYS = "SELECT key FROM entries WHERE session = ?1 AND key > ?2 AND key < ?2 || '{'"
 
 # The owner and the workspace of a session, for a new task.
 SESSION_OF_TASK = "SELECT person, workspace, folder FROM sessions WHERE id = ?1"
@@ -272,6 +277,10 @@ def find_task_of_child(db: sqlite3.Connection, child: str) -> Task | None:
     return task_of(row) if row else None
 
 
+def list_notice_keys(db: sqlite3.Connection, session: str, task: str) -> Sequence[str]:
+    return [key for (key,) in db.execute(NOTICE_KEYS, (session, f"task/{task}/"))]
+
+
 def list_permissions(db: sqlite3.Connection, person: str) -> Sequence[Permission]:
     return [permission_of(row) for row in db.execute(PERMISSIONS_OF, (person,))]
 
@@ -321,14 +330,20 @@ class TaskWrites:
         current = self._get_task(task)
         if not current.is_open:
             return current
-        return self._save(replace(current, spec=replace(current.spec, is_awaited=False, notify=notify)))
+        # A stall that was found while a call waited has not been reported: it is found again.
+        is_unreported = current.spec.is_awaited and current.state == "stalled"
+        state = "running" if is_unreported else current.state
+        return self._save(replace(current, state=state, spec=replace(current.spec, is_awaited=False, notify=notify)))
 
-    def end_task_and_notify(self, task: str, end: TaskEnd, notice: TaskNotice) -> Task:
+    def end_task_and_notify(
+        self, task: str, end: TaskEnd, notice: TaskNotice, matches: KeyedNotice | None = None
+    ) -> Task:
         if end.state in OPEN_STATES:
             raise ValueError(f"a task cannot end as {end.state}")
         current = self._get_task(task)
         if not current.is_open:
             return current
+        is_new = matches is not None and self._report(current, matches.notice, matches.key)
         is_notified = should_notify(current, end.state)
         if is_notified:
             self._notify(current, notice, f"task/{current.id}")
@@ -339,17 +354,18 @@ class TaskWrites:
             why=end.why,
             ended=end.ended,
             is_delivered=is_notified or current.spec.is_awaited,
+            notices=current.notices + is_new,
         )
         return self._save(ended)
 
-    def update_and_notify(self, task: str, state: TaskState, notice: TaskNotice | None, key: str) -> Task:
-        if state not in OPEN_STATES:
+    def update_and_notify(self, task: str, state: TaskState | None, notice: TaskNotice | None, key: str) -> Task:
+        if state and state not in OPEN_STATES:
             raise ValueError(f"a task that is {state} has ended")
         current = self._get_task(task)
         if not current.is_open:
             return current
-        is_new = notice is not None and self._notify(current, notice, key)
-        return self._save(replace(current, state=state, notices=current.notices + is_new))
+        is_new = notice is not None and self._report(current, notice, key)
+        return self._save(replace(current, state=state or current.state, notices=current.notices + is_new))
 
     def answer_once(self, session: str, question_id: str, answer: str, person: str) -> Entry | None:
         session_row = self._journal.session_row(session)
@@ -382,6 +398,9 @@ class TaskWrites:
     def _save(self, task: Task) -> Task:
         self._db.execute(UPDATE_TASK, task_update_values(task))
         return task
+
+    def _report(self, task: Task, notice: TaskNotice, key: str) -> bool:
+        return should_report(task, notice) and self._notify(task, notice, key)
 
     def _notify(self, task: Task, notice: TaskNotice, key: str) -> bool:
         """Whether the session did not have this notice yet."""

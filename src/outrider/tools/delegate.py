@@ -76,7 +76,9 @@ async def _run(context: ToolContext, tasks: Tasks, arguments: DelegateCall) -> R
             steps=arguments.steps,
         )
     )
-    if in_background:
+    # A call that continues after a crash keeps what it promised, wherever the turn answers to by now.
+    can_notify = can_notify and task.spec.address == context.address
+    if not task.spec.is_awaited and task.spec.notify != "never":
         message = "It is running. You will get a notice when it has ended; do not wait for it."
         return _render(task, {"status": "background_started", "notify": True, "message": message}, "in the background")
     task = await tasks.wait(task, MAX_WAIT)
@@ -87,7 +89,8 @@ async def _run(context: ToolContext, tasks: Tasks, arguments: DelegateCall) -> R
         return _render(task, {"status": "auto_backgrounded", "notify": can_notify, "message": message}, "still running")
     note = ""
     if arguments.background:
-        note = f"it ran in the foreground, because {context.delivery.why}"
+        why = context.delivery.why or "nothing could be delivered later where it was started"
+        note = f"it ran in the foreground, because {why}"
     return await _finished(tasks, task, note)
 
 

@@ -36,7 +36,10 @@ class ShellCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int, Meta(description="seconds to wait for it (default 30); then it continues in the background", ge=0, le=600)
     ] = 0
     background: Annotated[bool, Meta(description="do not wait for it: servers, builds, long tests")] = False
-    notify: Annotated[Notify, Meta(description="when to get a notice that a background command has ended")] = "always"
+    notify: Annotated[
+        Notify,
+        Meta(description="when to get a notice that a background command has ended or waits for input"),
+    ] = "always"
     watch: Annotated[
         str,
         Meta(description="a regular expression; while it runs in the background, matching output lines cause a notice"),
@@ -156,6 +159,8 @@ async def _run(context: ToolContext, tasks: Tasks, arguments: ShellCall) -> Resu
             grants=context.granted,
         )
     )
+    # A call that continues after a crash keeps what it promised, wherever the turn answers to by now.
+    can_notify = can_notify and task.spec.address == context.address
     if arguments.background:
         return _render(_started(tasks, task, arguments, context), "in the background")
     seconds = float(min(arguments.timeout or traits.timeout, MAX_TIMEOUT))
@@ -168,18 +173,17 @@ async def _run(context: ToolContext, tasks: Tasks, arguments: ShellCall) -> Resu
 
 
 def _started(tasks: Tasks, task: Task, arguments: ShellCall, context: ToolContext) -> ShellResult:
-    will_notify = context.delivery.can_deliver and arguments.notify != "never"
+    will_notify = task.spec.notify != "never"
     if will_notify and not task.is_open:
         message = "It has already ended; a notice says how."
     elif will_notify:
         message = "It is running. You will get a notice when it has ended; do not wait for it."
     elif arguments.notify == "never":
-        message = "It is running. Check it with the tasks tool."
+        watched = " You will get a notice of lines that match its pattern." if task.spec.watch else ""
+        message = f"It is running. Check it with the tasks tool.{watched}"
     else:
-        message = (
-            f"It is running, but there will be no notice: {context.delivery.why}. "
-            "Poll it with tasks(action=wait or read)."
-        )
+        why = context.delivery.why or "it was started where nothing can be delivered later"
+        message = f"It is running, but there will be no notice: {why}. Poll it with tasks(action=wait or read)."
     return ShellResult(
         status="background_started",
         task=task.id,

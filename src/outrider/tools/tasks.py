@@ -150,6 +150,7 @@ async def _write(tasks: Tasks, task: Task, arguments: TasksCall) -> Result:
             tasks.commands.interrupt(task)
 
     await anyio.to_thread.run_sync(write)
+    task = await tasks.refresh(task)
     return _render(task, message=f"wrote {len(text)} characters" + (" and closed its stdin" if close else ""))
 
 

@@ -245,7 +245,13 @@ class LocalCommands:
         return content[start - first : min(end, start - first + max_bytes)]
 
     def idle_seconds(self, task: Task) -> float:
-        return time.time() - task_folder.last_output_time(self._folder(task))
+        return time.time() - self.output_time(task)
+
+    def output_time(self, task: Task) -> float:
+        return task_folder.last_output_time(self._folder(task))
+
+    def input_time(self, task: Task) -> float:
+        return task_folder.last_input_time(self._folder(task))
 
     def write(self, task: Task, content: bytes, *, close: bool = False) -> None:
         if not task.spec.keeps_stdin_open:
@@ -265,7 +271,7 @@ class LocalCommands:
     def load_number(self, task: Task, name: str) -> int:
         try:
             return int((self._folder(task) / name).read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # not saved, or emptied by a crash of the machine
             return 0
 
     def _folder(self, task: Task) -> Path:

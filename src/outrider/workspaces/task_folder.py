@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from threading import Event
 from typing import Literal
@@ -160,6 +161,17 @@ def last_output_time(folder: Path) -> float:
     return (_stat_output(folder) or os.stat(folder)).st_mtime
 
 
+def last_input_time(folder: Path) -> float:
+    """When something was last written to its stdin, or when that was opened; infinity when it is closed.
+
+    Output that was written in response is never older.
+    """
+    try:
+        return os.stat(TaskFiles(folder).stdin).st_mtime
+    except FileNotFoundError:
+        return inf
+
+
 def _stat_output(folder: Path) -> os.stat_result | None:
     """None before the supervisor has created the file."""
     try:
@@ -174,6 +186,8 @@ MAX_WRITE = 64 * 1024
 _ATOMIC = 4096
 """Bytes that a pipe takes whole or not at all on Linux and macOS; the standard promises 512."""
 _PIPE_SIZE = 1024 * 1024
+_CLOCK_TICK = 10_000_000
+"""Nanoseconds by which the times of files may be behind the clock."""
 _OPEN_ATTEMPTS = 400
 _OPEN_PAUSE = 0.005
 
@@ -187,7 +201,10 @@ def write_stdin(folder: Path, content: bytes) -> None:
         _enlarge_pipe(descriptor)
         for start in range(0, len(content), _ATOMIC):
             try:
+                before = time.time_ns() - _CLOCK_TICK
                 os.write(descriptor, content[start : start + _ATOMIC])
+                # The kernel sets the time after the command may have answered, and some file systems not at all.
+                os.utime(descriptor, ns=(before, before))
             except BlockingIOError:
                 part = f"only the first {start:,} bytes of this were" if start else "nothing of this was"
                 raise Refused(f"the command has not read what was written before; {part} written") from None

@@ -51,7 +51,7 @@ async def write_task_input(call: ApiCall, id: str, body: NewTaskInput) -> TaskVi
     if task.spec.grants and not call.caller.may("approve"):
         raise HttpError(403, CANNOT_APPROVE, "missing_scope")
     await anyio.to_thread.run_sync(lambda: call.agent.commands.write(task, body.text.encode(), close=body.close))
-    return render_task(task)
+    return render_task(await call.agent.refresh_task(task))
 
 
 @endpoint("POST", "/v1/tasks/{id}/kill")

@@ -28,10 +28,11 @@ from outrider.core.events import (
     Result,
     Resumed,
     Started,
+    completed_call,
 )
 from outrider.core.plan import State, fold
 from outrider.core.tasks import TaskState
-from outrider.core.text import duration, escape_invisible
+from outrider.core.text import duration, escape_invisible, plural
 from outrider.core.types import Call, Usage
 
 SHELL = "shell"
@@ -116,6 +117,7 @@ def _notice_line(body: Input) -> Note:
         ", ".join(part for part in (exit_code, duration(notice.duration) if has_ended else "") if part),
         notice.reason,
         f"answer with /write {notice.task} TEXT" if notice.event == "stalled" else "",
+        f"{plural(notice.left_out, 'more match', 'more matches')}; see /tail {notice.task}" if notice.left_out else "",
     ]
     line = " · ".join(sanitize_line(escape_invisible(part), 80) for part in parts if part)
     return Note(f"{_TONE_SYMBOLS.get(tone, '●')} {line}", tone)
@@ -162,6 +164,8 @@ class ChatSessionView:
         self._is_prompt_sent = False
         """Whether the prompt of the current step was sent: a new input then waits for the next step."""
         self._splitter = MarkdownSplitter()
+        self._last_reply = ""
+        """The newest reply of the turn."""
         self._printed = ""
         self._printed_before_input = ""
         """The part of the reply printed before the last steering message; after it, the reply continues or restarts."""
@@ -264,7 +268,7 @@ class ChatSessionView:
             case Input():
                 return self._apply_input(entry.body)
             case Started(runtime=runtime):
-                self.started_at, self._runtime = entry.at, runtime
+                self.started_at, self._runtime, self._last_reply = entry.at, runtime, ""
                 self._reset_reply()
             case Resumed(crashed=crashed):
                 self._reset_reply()
@@ -329,6 +333,7 @@ class ChatSessionView:
     def _apply_reply(self, reply: Reply) -> Sequence[DisplayItem]:
         self._add_usage(reply.usage, reply.cost)
         self.model = reply.model or self.model
+        self._last_reply = reply.text
         items = self._finish_reply(reply.text)
         if reply.cut:
             items.append(Note(f"The provider cut this reply short: {reply.cut}", "warn"))
@@ -338,6 +343,7 @@ class ChatSessionView:
 
     def _apply_result(self, result: Result) -> Sequence[DisplayItem]:
         call = self._calls.pop(result.call, None)
+        call = completed_call(call, result) if call else None
         is_denied = any(answered.answer == NO for answered in self.state.answers_about(result.call))
         lines = [unfinished_call(call, "not run")] if is_denied else result_items(call, result)
         if self._calls:
@@ -358,7 +364,9 @@ class ChatSessionView:
             case "done":
                 pass
             case "failed":
-                items.append(Note(f"✗ {ended.reason or 'The turn failed'}", "bad"))
+                # The words of a failed request may be the reply, which is shown already.
+                reason = "" if ended.reason == self._last_reply else ended.reason
+                items.append(Note(f"✗ {reason or 'The turn failed'}", "bad"))
             case "interrupted":
                 reason = ended.reason or "stopped"
                 items.append(Note(f"■ {reason[0].upper()}{reason[1:]}", "warn"))

@@ -131,6 +131,7 @@ async def _write_input(chat: "ChatConversation", argument: str) -> Sequence[Disp
         why = "it is a child session" if task.is_open else f"it has ended ({describe_state(task)})"
         raise Refused(f"{task.id} takes no input: {why}")
     await run_sync(chat.agent.commands.write, task, text.encode() + b"\n")
+    await chat.agent.refresh_task(task)
     return [Note(f"Sent to {task.id}", "good")]
 
 

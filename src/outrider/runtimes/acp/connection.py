@@ -13,15 +13,21 @@ from msgspec import Raw
 
 from outrider import __version__
 from outrider.core.errors import Refused, Unavailable
+from outrider.runtimes.acp.own_calls import server_params
 from outrider.runtimes.acp.protocol import (
     PROTOCOL_VERSION,
     InitializeResponse,
+    LoadSessionResponse,
     NewSessionResponse,
+    OfferedModes,
     PermissionRequest,
     PromptResponse,
     SessionNotification,
     SessionUpdate,
     parse_or_none,
+    parse_permission_request,
+    parse_prompt_response,
+    parse_update,
 )
 from outrider.runtimes.jsonrpc.connection import (
     METHOD_NOT_FOUND,
@@ -35,6 +41,7 @@ from outrider.runtimes.jsonrpc.connection import (
 )
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RpcError
 from outrider.runtimes.jsonrpc.process import Child, Program, open_child
+from outrider.runtimes.mcp_server import McpSession
 from outrider.system.task_groups import background_group
 
 SessionMessage = SessionUpdate | tuple[RequestId, PermissionRequest]
@@ -81,6 +88,10 @@ class AcpAgent:
         self.info = InitializeResponse()
         self.sessions: set[str] = set()
         """The sessions that are open in it."""
+        self.mcp_sessions: dict[str, McpSession] = {}
+        """Of its sessions, those with our tools, and how they reach them."""
+        self.modes: dict[str, OfferedModes] = {}
+        """The modes of its sessions, as far as they were set by us or reported when the session was opened."""
         self._retired = anyio.Event()
         self._child = child
         self._connection = connection
@@ -106,7 +117,7 @@ class AcpAgent:
         self._retire_reason = self._retire_reason or reason
         self._retired.set()
 
-    async def wait_retired(self) -> None:
+    async def wait_end_requested(self) -> None:
         """Wait until it is retired, or has exited and every message was routed."""
         await self._retired.wait()
 
@@ -120,35 +131,69 @@ class AcpAgent:
             "clientInfo": {"name": "outrider", "title": "Outrider", "version": __version__},
         }
         self.info = self._parse(await self._request("initialize", params), InitializeResponse)
-        if self.info.protocol_version != PROTOCOL_VERSION:
-            version = self.info.protocol_version
+        version = self.info.protocol_version
+        if version is None:
+            raise Refused(f"{self.name} did not say which version of ACP it speaks")
+        if version != PROTOCOL_VERSION:
             raise Refused(
                 f"{self.name} speaks version {version} of ACP, and Outrider speaks version {PROTOCOL_VERSION}"
             )
         if self.info.agent_info and self.info.agent_info.name:
             self.name = self.info.agent_info.name
 
-    async def open_session(self, folder: str) -> str:
-        """A new session in this folder."""
-        response = self._parse(await self._request("session/new", _session_params(folder)), NewSessionResponse)
-        self.sessions.add(response.session_id)
+    async def open_session(self, folder: str, tools: McpSession | None = None) -> str:
+        """A new session in this folder, with our tools where they are offered."""
+        params = _session_params(folder, tools)
+        response = self._parse(await self._request("session/new", params), NewSessionResponse)
+        if not response.session_id:
+            raise Unavailable(f"{self.name} opened a session, and Outrider could not read its id")
+        self._add_session(response.session_id, tools)
+        self.modes[response.session_id] = response.offered_modes()
         return response.session_id
 
-    async def load_session(self, thread: str, folder: str, *, with_replay: bool) -> list[SessionUpdate]:
-        """Resume a session of an earlier process.
+    async def load_session(
+        self, thread: str, folder: str, tools: McpSession | None = None, *, with_replay: bool
+    ) -> list[SessionUpdate]:
+        """Resume a session of an earlier process, with our tools where they are offered.
 
         With `with_replay`, the tool calls after the last message, if the agent replays them; no subscriber gets those.
         """
         is_load = self.info.can_load and (with_replay or not self.info.can_resume)
-        params = {"sessionId": thread, **_session_params(folder)}
+        params = {"sessionId": thread, **_session_params(folder, tools)}
         replayed = self._replays[thread] = []
         try:
-            await self._request("session/load" if is_load else "session/resume", params)
+            raw = await self._request("session/load" if is_load else "session/resume", params)
             await self._wait_routed()
         finally:
             del self._replays[thread]
-        self.sessions.add(thread)
+        self._add_session(thread, tools)
+        self.modes[thread] = (parse_or_none(raw, LoadSessionResponse) or LoadSessionResponse()).offered_modes()
         return replayed
+
+    async def set_mode(self, thread: str, mode: str) -> None:
+        """Set the mode of a session. Raises Refused with the modes that there are, when this is none of them."""
+        offered = self.modes.get(thread, OfferedModes())
+        if mode not in offered.names:
+            there_are = f"its modes are {', '.join(offered.names)}" if offered.names else "it has no modes"
+            raise Refused(f"{self.name} has no mode {mode!r} (acp.mode): {there_are}")
+        if mode == offered.current:
+            return
+        if offered.option:
+            params = {"sessionId": thread, "configId": offered.option, "value": mode}
+            await self._request("session/set_config_option", params)
+        else:
+            await self._request("session/set_mode", {"sessionId": thread, "modeId": mode})
+        self.modes[thread] = OfferedModes(offered.names, mode, offered.option)
+
+    def revoke_tokens(self) -> None:
+        """It has ended, so nobody may use the tokens that it was given."""
+        for session in self.mcp_sessions.values():
+            session.close()
+
+    def _add_session(self, thread: str, tools: McpSession | None) -> None:
+        self.sessions.add(thread)
+        if tools:
+            self.mcp_sessions[thread] = tools
 
     @asynccontextmanager
     async def subscribe(self, thread: str) -> AsyncGenerator[MemoryObjectReceiveStream[SessionMessage]]:
@@ -174,7 +219,7 @@ class AcpAgent:
         outcome: PromptResponse | RpcError | Unavailable | None = None
         try:
             response = await self._request("session/prompt", params, math.inf)
-            outcome = self._parse(response, PromptResponse)
+            outcome = parse_prompt_response(response)
         except (RpcError, Unavailable) as error:
             outcome = error
         finally:
@@ -212,6 +257,10 @@ class AcpAgent:
         except ProcessExited as exited:
             _log.debug("%s", exited)  # the prompt ends with this error
 
+    def stderr_tail(self) -> str:
+        """The end of what it wrote to stderr. It may contain secrets."""
+        return self._child.stderr_tail()
+
     async def ping(self, within: float) -> bool:
         """Whether it answers within this many seconds. An error that it does not know the method is an answer."""
         try:
@@ -240,12 +289,11 @@ class AcpAgent:
         match message:
             case RpcNotification(method="session/update", params=params):
                 notification = parse_or_none(params, SessionNotification)
-                update = parse_or_none(notification.update, SessionUpdate) if notification else None
-                if notification and update:
-                    await self._deliver(notification.session_id, update)
+                if notification:
+                    await self._deliver(notification.session_id, parse_update(notification.update))
             case RpcRequest(id=number, method="session/request_permission", params=params):
-                request = parse_or_none(params, PermissionRequest)
-                if request is None or not await self._deliver(request.session_id, (number, request)):
+                request = parse_permission_request(params)
+                if not await self._deliver(request.session_id, (number, request)):
                     await self._connection.respond(number, CANCELLED)
             case RpcRequest(id=number, method=method):
                 await self._connection.respond_error(number, RpcError(METHOD_NOT_FOUND, f"{method} is not supported"))
@@ -258,6 +306,9 @@ class AcpAgent:
             _add_replayed(message, replayed)
             return True
         sender = self._subscribers.get(thread)
+        if not thread and len(self._subscribers) == 1:
+            # The id cannot be read, and there is no other session that it could be for.
+            sender = next(iter(self._subscribers.values()))
         try:
             if sender:
                 await sender.send(message)
@@ -297,7 +348,10 @@ async def open_agent(program: Program, request_timeout: float) -> AsyncGenerator
         agent = AcpAgent(child, connection, group, request_timeout)
         group.start_soon(agent.route)
         await agent.initialize()
-        yield agent
+        try:
+            yield agent
+        finally:
+            agent.revoke_tokens()
 
 
 def _unread_requests(receiver: MemoryObjectReceiveStream[SessionMessage]) -> list[RequestId]:
@@ -311,9 +365,8 @@ def _unread_requests(receiver: MemoryObjectReceiveStream[SessionMessage]) -> lis
     return requests
 
 
-def _session_params(folder: str) -> dict[str, object]:
-    servers: list[object] = []
-    return {"cwd": folder, "mcpServers": servers}
+def _session_params(folder: str, tools: McpSession | None) -> dict[str, object]:
+    return {"cwd": folder, "mcpServers": [server_params(tools)] if tools else []}
 
 
 def _add_replayed(update: SessionUpdate, replayed: list[SessionUpdate]) -> None:

@@ -67,13 +67,17 @@ async def _check_version(agent: AcpAgent) -> ProbeResult:
 
 async def _check_login(agent: AcpAgent, folder: str) -> ProbeResult:
     try:
-        await agent.open_session(folder)
+        thread = await agent.open_session(folder)
     except RpcError as error:
         if not wants_login(error):
             raise
         methods = [method.name or method.id for method in agent.info.auth_methods or ()]
         return ProbeResult("login", "broken", "not logged in", " or ".join(methods) or "log in with its own program")
-    return ProbeResult("login", "fine", "it opened a session; no prompt was sent")
+    offered = agent.modes[thread]
+    modes = ", ".join(f"{name} (now)" if name == offered.current else name for name in offered.names)
+    return ProbeResult(
+        "login", "fine", "it opened a session; no prompt was sent" + (f"; its modes: {modes}" if modes else "")
+    )
 
 
 def _explain(error: Exception) -> tuple[str, str]:

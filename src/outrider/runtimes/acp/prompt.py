@@ -6,9 +6,10 @@ import msgspec
 from msgspec import Struct
 
 from outrider.core.plan import State
-from outrider.core.prompt import Message, Transcript, UserMessage
+from outrider.core.prompt import Transcript, UserMessage
 from outrider.core.types import Call
-from outrider.runtimes.external.history import render_history
+from outrider.runtimes.external.history import History
+from outrider.runtimes.external.images import ImageContent
 from outrider.runtimes.external.recorder import clip_middle
 
 NAME = "acp"
@@ -34,6 +35,7 @@ class PromptStart(Struct, frozen=True):
     """The number of the newest input."""
     preamble: str = ""
     """Text before the inputs."""
+    preamble_images: tuple[ImageContent, ...] = ()
 
 
 def prompt_name(state: State) -> str:
@@ -55,17 +57,19 @@ def is_done(state: State) -> bool:
 
 
 def build_prompt(
-    state: State, transcript: Transcript, unseen: Sequence[Message], interrupted: Sequence[InterruptedCall] | None
+    state: State, transcript: Transcript, history: History, interrupted: Sequence[InterruptedCall] | None
 ) -> PromptStart:
-    """The next prompt of this turn. `interrupted` is None when the turn was not interrupted."""
+    """The next prompt of this turn. `history` is what the agent has not seen; `interrupted` is None when the turn was
+    not interrupted."""
     seen = transcript.before(state.head)
     inputs = [message for _, message in transcript.unseen()]
     if interrupted is not None:
         last = next((message for message in reversed(seen) if isinstance(message, UserMessage)), None)
         inputs = [last, *inputs] if last and state.steps else inputs
-    parts = [render_history(unseen)]
+    parts = [history.text]
     if interrupted is not None:
         args = [clip_middle(msgspec.json.encode(one.call.args).decode(), _MAX_ARGS) for one in interrupted]
         lines = [f"- {one.call.tool} {text}: {one.note}" for one, text in zip(interrupted, args, strict=True)]
         parts.append("\n".join((INTERRUPTED, *lines)) + "]")
-    return PromptStart(tuple(inputs), state.newest_input, "\n\n".join(part for part in parts if part))
+    preamble = "\n\n".join(part for part in parts if part)
+    return PromptStart(tuple(inputs), state.newest_input, preamble, tuple(history.images))

@@ -12,7 +12,8 @@ from outrider.core.events import Delta, Started
 from outrider.core.ports import Turn
 from outrider.core.types import RuntimeTraits
 from outrider.runtimes.acp.connection import AcpAgent, open_agent
-from outrider.runtimes.acp.errors import NO_COMMAND, explain
+from outrider.runtimes.acp.errors import NO_COMMAND, explain, wants_login
+from outrider.runtimes.acp.own_calls import OwnTools
 from outrider.runtimes.acp.prompt import NAME, is_done
 from outrider.runtimes.acp.protocol import AuthMethod
 from outrider.runtimes.acp.turn import AcpTurnRun, AgentDied, PromptFailed
@@ -21,7 +22,8 @@ from outrider.runtimes.external.approvals import ApprovalSuspended, withdraw_sta
 from outrider.runtimes.external.process_pool import PoolKey, ProcessPool
 from outrider.runtimes.jsonrpc.errors import RpcError
 from outrider.runtimes.jsonrpc.process import Program
-from outrider.runtimes.tool_runner import deny_unreachable
+from outrider.runtimes.mcp_server import McpServer
+from outrider.runtimes.tool_runner import ToolRunner, deny_unreachable
 from outrider.system.task_groups import background_group
 
 IDLE_TIMEOUT = 600.0
@@ -33,8 +35,9 @@ class AcpRuntime:
 
     traits = RuntimeTraits(NAME, steers=False, resumes=False, bounded=False, takes_client_tools=False)
 
-    def __init__(self, context: RuntimeContext, pool: ProcessPool[AcpAgent], program: str) -> None:
+    def __init__(self, context: RuntimeContext, pool: ProcessPool[AcpAgent], own_tools: OwnTools, program: str) -> None:
         self._context = context
+        self._own_tools = own_tools
         self._pool = pool
         self._program = program
 
@@ -42,7 +45,7 @@ class AcpRuntime:
         return Started(NAME)
 
     async def run(self, turn: Turn) -> None:
-        await withdraw_stale_questions(turn)
+        await withdraw_stale_questions(turn, asks_before_running=True)
         if turn.state().questions:
             await deny_unreachable(turn, self._context.tool_environment)
             if turn.state().questions:
@@ -57,16 +60,19 @@ class AcpRuntime:
 
     async def _run_with_restart(self, turn: Turn) -> None:
         """Restart the agent once when it dies during the turn and can resume its session."""
-        name, methods = self._program, tuple[AuthMethod, ...]()
+        name, methods, agent = self._program, tuple[AuthMethod, ...](), None
         for has_died in (False, True):
             try:
                 async with self._pool.acquire(turn.session) as agent:
                     name, methods = agent.name, agent.info.auth_methods or ()
-                    await AcpTurnRun(turn, agent, self._context).run(has_died=has_died)
+                    await AcpTurnRun(turn, agent, self._context, self._own_tools).run(has_died=has_died)
                 return
             except AgentDied as died:
                 turn.emit(Delta(f"{died}; it is restarted and continues", "reset"))
             except PromptFailed as failed:
+                if agent and isinstance(failed.error, RpcError) and wants_login(failed.error):
+                    # Only a process that is started after the login has it.
+                    agent.retire()
                 raise explain(failed.error, name, methods, self._context.tool_environment.redact) from failed.error
             except (RpcError, Refused, Unavailable) as error:
                 raise explain(error, name, methods, self._context.tool_environment.redact) from error
@@ -99,4 +105,6 @@ async def open_runtime(context: RuntimeContext, *, idle_timeout: float = IDLE_TI
     async with background_group() as group:
         pool = ProcessPool(group, open_process, runtime=NAME, home=config.home, idle_timeout=idle_timeout)
         await pool.terminate_leftovers()
-        yield AcpRuntime(context, pool, command[0])
+        server = McpServer(group) if config.acp.tools == "auto" else None
+        own_tools = OwnTools(ToolRunner(context.tools, context.tool_environment), server)
+        yield AcpRuntime(context, pool, own_tools, command[0])

@@ -14,6 +14,7 @@ from outrider.config.schema import Config
 from outrider.core.errors import NeedsAnotherProcess
 from outrider.runtimes.base import find_program
 from outrider.runtimes.codex.errors import USE_NATIVE_HINT
+from outrider.runtimes.codex.npm_package import find_native_program
 from outrider.runtimes.codex.sandbox_policy import PROTECTED_FOLDERS
 from outrider.runtimes.jsonrpc.process import Program
 from outrider.system.processes import MARKER_VARIABLE
@@ -22,7 +23,7 @@ INSTALL = "Install it (`npm install -g @openai/codex`, or `pip install openai-co
 
 
 def codex_program(config: Config, cwd: Path, marker: str) -> Program:
-    """The app-server for a workspace. Nothing is written into the person's own settings. Raises Refused."""
+    """The app-server, started in this folder. Nothing is written into the person's own settings. Raises Refused."""
     environ = codex_environment(config)
     settings = {
         # By default, commands get every variable, also those with keys.
@@ -32,7 +33,10 @@ def codex_program(config: Config, cwd: Path, marker: str) -> Program:
     if config.sandbox.network:
         settings["sandbox_workspace_write.network_access"] = "true"
     flags = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-    return Program((codex_command(config, environ), "app-server", *flags), cwd, environ, marker)
+    command = codex_command(config, environ)
+    if native := find_native_program(command):
+        command, environ = native.path, {**environ, **native.environ}
+    return Program((command, "app-server", *flags), cwd, environ, marker)
 
 
 def codex_command(config: Config, environ: Mapping[str, str]) -> str:

@@ -9,10 +9,12 @@ from typing import Any, cast
 import anyio
 import msgspec
 from msgspec import Raw, Struct, field
+from msgspec.structs import replace
 
 from outrider.core.events import Delta
 from outrider.core.ports import Turn
-from outrider.runtimes.codex.errors import codex_failed
+from outrider.core.types import Usage
+from outrider.runtimes.codex.errors import codex_failed, render_retry
 from outrider.runtimes.codex.protocol import (
     CodexError,
     CodexTurn,
@@ -20,29 +22,53 @@ from outrider.runtimes.codex.protocol import (
     NotificationParams,
     RawItem,
     ThreadItem,
+    ThreadTokenUsage,
     get_field,
+    is_server_request,
+    parse_arguments,
     parse_client_id,
     parse_item,
     parse_notification,
     parse_raw_item,
+    thread_status,
 )
 from outrider.runtimes.codex.tools import SERVER, parse_our_call
 from outrider.runtimes.codex.watchdog import TurnWatchdog
+from outrider.runtimes.external.images import ImageCollector
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, TurnRecorder
 from outrider.runtimes.jsonrpc.connection import RpcNotification
+from outrider.runtimes.jsonrpc.decoding import UnreadReporter
 from outrider.system.failpoints import failpoint
 
 EXITED_TEXT = "exited with code "
 """In the output of a command that has ended, as the model gets it."""
 ABORTED = ("<turn_aborted>", "<turn_aborted/>")
-"""In the text of the model when the turn is over."""
+"""In the text of the model when the turn is aborted, unless something follows."""
 ASSUME_STARTED_AFTER = 1.0
 """Seconds after which an item that needs no approval, as it seems, counts as started."""
 _ABORT_WINDOW = 40
+_COMPACTION = "contextCompaction"
 _SHELLS = ("bash", "sh", "zsh", "dash")
 _SHELL_FOLDERS = ("", "/bin", "/usr/bin", "/usr/local/bin", "/opt/homebrew/bin", "/run/current-system/sw/bin")
 """Where a program of that name is the shell. Elsewhere it could be anything, so a question shows it."""
-_FINAL_STATUSES = {"completed", "failed", "declined"}
+_KNOWN_STATUSES = {"inProgress", "completed", "failed", "declined"}
+_OF_START = ("type", "id", "command", "cwd", "changes", "server", "tool", "arguments", "query", "path", "prompt")
+"""Fields of an item that say what it is; they are the same when it completes."""
+_OUTCOME_FIELDS = {"status", "aggregatedOutput", "exitCode", "changes", "result", "error", "command", "query", "path"}
+"""Fields of an item whose loss is said in its outcome."""
+SILENT_TYPES = {
+    *("userMessage", "hookPrompt", "agentMessage", "functionCallOutput", "plan", "reasoning", "mcpToolCall"),
+    *("dynamicToolCall", "subAgentActivity", "sleep", "enteredReviewMode", "exitedReviewMode", "contextCompaction"),
+}
+"""Types of items that are no calls of Codex's own tools."""
+UNREAD_MESSAGE = "[Codex sent a message that Outrider could not read]"
+USED_NOTIFICATIONS = {
+    *("turn/completed", "item/started", "item/completed", "item/agentMessage/delta", "error"),
+    *("item/reasoning/summaryTextDelta", "item/reasoning/textDelta", "thread/tokenUsage/updated"),
+}
+"""Notifications of which a person is told when they cannot be read."""
+_REPORTED_AT_END = frozenset({"webSearch"})
+"""Items that change nothing and whose arguments are known only at their end, when they are recorded."""
 _DECLINED = "not run: it was not allowed"
 log = logging.getLogger("outrider.codex")
 
@@ -80,7 +106,19 @@ def is_running(item: ThreadItem) -> bool:
 
 
 def outcome_of_item(item: ThreadItem) -> CallOutcome:
-    failed = item.status in ("failed", "declined")
+    """The outcome of a call that has ended; with what of it could not be read, and with a status that is not known."""
+    outcome = _read_outcome(item)
+    missing = [name for name in item.unread if name.partition("[")[0].partition(".")[0] in _OUTCOME_FIELDS]
+    notes = [f"[Outrider could not read: {', '.join(missing)}]"] if missing else []
+    if item.status and item.status not in _KNOWN_STATUSES:
+        notes.append(f"[Codex reports the status `{item.status[:100]}`, which Outrider does not know]")
+    return replace(outcome, text="\n".join([*([outcome.text] if outcome.text else []), *notes])) if notes else outcome
+
+
+def _read_outcome(item: ThreadItem) -> CallOutcome:
+    # A status of another version is no success, unless the exit code says so.
+    is_unknown = bool(item.status) and item.status not in _KNOWN_STATUSES
+    failed = item.status in ("failed", "declined") or (is_unknown and item.exit_code != 0)
     if item.status == "declined":
         return CallOutcome(_DECLINED, failed=True)
     match item.type:
@@ -94,29 +132,63 @@ def outcome_of_item(item: ThreadItem) -> CallOutcome:
             text = "; ".join(f"{_kind(change)} {change.path}" for change in item.changes or ())
             return CallOutcome(f"failed: {text}" if failed else text, failed, f"{count} file{'s' * (count != 1)}")
         case "mcpToolCall":
-            return CallOutcome(_message(item.error) or _content(item.result), failed)
+            images = ImageCollector()
+            text = _message(item.error) or _content(item.result, images)
+            return CallOutcome(text, failed, images=tuple(images.images))
+        case "imageGeneration" if isinstance(item.result, str) and item.result:
+            images = ImageCollector()
+            text = images.add(item.result)
+            return CallOutcome(text, failed, images=tuple(images.images))
+        case "imageView" if not failed:
+            return CallOutcome(f"[Codex looked at the image {item.path or ''}; only its model saw it]")
         case _:
             return CallOutcome(_message(item.error) or item.status or "done", failed)
+
+
+def complete_item(item: ThreadItem, started: ThreadItem | None) -> ThreadItem:
+    """A completed item, with what it does not say taken from its start."""
+    if started is None:
+        return item
+    missing = [name for name in _OF_START if not getattr(item, name)]
+    return replace(item, **{name: getattr(started, name) for name in missing})
+
+
+def find_started(item: ThreadItem, started: Mapping[str, ThreadItem]) -> ThreadItem | None:
+    """The start of a completed item: by its id, or the only one of its type when it has none."""
+    if item.id:
+        return started.get(item.id)
+    same = [each for each in started.values() if item.type in ("", each.type)]
+    return same[0] if len(same) == 1 else None
+
+
+def unread_changes(item: ThreadItem) -> list[str]:
+    """What could not be read of the changes of a patch."""
+    unread = [name for name in item.unread if name.startswith("changes")]
+    for number, change in enumerate(item.changes or ()):
+        target = get_field(change.kind, "move_path") or get_field(change.kind, "movePath")
+        if not change.path or not isinstance(change.kind, str | dict) or not isinstance(target or "", str):
+            unread.append(f"changes[{number}]")
+    return unread or ([] if item.changes else ["changes"])
 
 
 def call_without_item(call: RawItem, answer: RawItem) -> tuple[ExternalCall, CallOutcome] | None:
     """A command or patch that Codex reports no item of, such as one that fails at once; None for any other call."""
     text = _content(answer.output)
     if call.name in ("exec_command", "shell", "shell_command", "local_shell"):
-        args = _parse_args(call.arguments)
+        args = parse_arguments(call.arguments) or {}
         command = args.get("cmd") or args.get("command") or call.arguments
         line = shlex.join(map(str, cast("list[object]", command))) if isinstance(command, list) else str(command)
         external = ExternalCall(call.call_id, "shell", {"command": line, "cwd": str(args.get("workdir") or "")})
         return external, CallOutcome(text, failed="exited with code 0" not in text)
     if call.name == "apply_patch":
-        external = ExternalCall(call.call_id, "patch", {"patch": call.input or call.arguments})
+        external = ExternalCall(call.call_id, "patch", {"patch": call.input or _content(call.arguments)})
         return external, CallOutcome(text, failed=True)
     return None
 
 
 def is_finished(item: ThreadItem) -> bool:
     """Whether an item of the past ended by itself."""
-    return item.status is None or item.status in _FINAL_STATUSES
+    return item.status != "inProgress"
 
 
 def plain_command(command: str) -> str:
@@ -164,29 +236,28 @@ def _args(arguments: Any) -> Mapping[str, object]:
     return {} if arguments is None else {"arguments": arguments}
 
 
-def _parse_args(text: str) -> dict[str, Any]:
-    try:
-        args = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return {}
-    return cast("dict[str, Any]", args) if isinstance(args, dict) else {}
-
-
 def _message(error: Any) -> str:
     text = get_field(error, "message") or error
     return text if isinstance(text, str) else ""
 
 
-def _content(result: Any) -> str:
-    """The texts of an MCP result or of a function output, or else its JSON."""
+def _content(result: Any, images: ImageCollector | None = None) -> str:
+    """The texts of an MCP result or of a function output, with a note for each image; or else its JSON."""
     if isinstance(result, str):
         return result
     parts = get_field(result, "content") or result
     if isinstance(parts, list):
-        values = [get_field(part, "text") for part in cast("list[object]", parts)]
+        images = images or ImageCollector()
+        values = [_part_text(part, images) for part in cast("list[object]", parts)]
         if texts := [value for value in values if isinstance(value, str)]:
             return "\n".join(texts)
     return "" if result is None else msgspec.json.encode(result).decode()
+
+
+def _part_text(part: object, images: ImageCollector) -> object:
+    kind, data = get_field(part, "type"), get_field(part, "data") or get_field(part, "image_url")
+    is_image = kind in ("image", "input_image") and isinstance(data, str)
+    return images.add(data) if is_image else get_field(part, "text")
 
 
 class ItemTracker(Struct):
@@ -219,15 +290,36 @@ class NotificationReader:
         self._watchdog = watchdog
         self._tracker = tracker
         self._last_error: CodexError | None = None
+        self._is_in_error = False
+        self._thread_usage: Usage | None = None
+        self._is_compacting = False
+        self._abort_item = ""
+        """The newest message, if it has the marker of an aborted turn."""
         self._acknowledges_inputs = False
         self._partial_messages: dict[str, list[str]] = {}
         self._unconfirmed: deque[tuple[str, float]] = deque()
         """Items that may have started, and when they count as started."""
         self._unconfirmed_added = anyio.Event()
+        self._unread = UnreadReporter("Codex", log, lambda text: turn.emit(Delta(text, "note")))
+        self._unnamed = 0
 
     @property
     def last_error(self) -> CodexError | None:
         return self._last_error
+
+    @property
+    def thread_usage(self) -> Usage | None:
+        """The tokens of all turns of the thread, as far as Codex has reported them."""
+        return self._thread_usage
+
+    def set_thread_usage(self, usage: Usage | None) -> None:
+        """The tokens of the thread's earlier turns, which do not count for this one; None when they are not known."""
+        self._thread_usage = usage
+
+    @property
+    def open_error(self) -> CodexError | None:
+        """The last error, as long as nothing has followed it."""
+        return self._last_error if self._is_in_error else None
 
     @property
     def acknowledges_inputs(self) -> bool:
@@ -235,16 +327,17 @@ class NotificationReader:
         return self._acknowledges_inputs
 
     async def handle(self, message: RpcNotification) -> CodexTurn | None:
-        """The turn, once it has completed. Raises CodexFailed when the model's text says that it is aborted."""
-        try:
-            params = parse_notification(message.params)
-        except msgspec.DecodeError as error:
-            log.warning("%s was not understood: %s", message.method, error)
-            return None
+        """The turn, once it has completed."""
+        params = parse_notification(message.params)
+        if params.unread and message.method in USED_NOTIFICATIONS:
+            self._unread.report(message.method, params.unread)
         if message.method == "turn/completed":
-            return params.turn if params.turn.id == self._tracker.turn_id else None
+            # Without an id it is this one: a thread has one turn at a time.
+            return params.turn if params.turn.id in ("", self._tracker.turn_id) else None
         if params.turn_id and params.turn_id != self._tracker.turn_id:
             # Of an earlier turn, for example a command that kept running in the background.
+            if message.method == "thread/tokenUsage/updated" and params.token_usage.total:
+                self._thread_usage = params.token_usage.total.usage()
             return None
         await self._dispatch(message.method, params)
         return None
@@ -268,47 +361,89 @@ class NotificationReader:
 
     async def _dispatch(self, method: str, params: NotificationParams) -> None:
         now = anyio.current_time()
+        if self._abort_item:
+            self._watchdog.abort_marked(now)
         match method:
             case "item/started":
                 self._watchdog.message_received(now)
-                await self._item_started(_parse_item(params.item))
+                item = self._parse_item(params.item, method)
+                self._progress(item.id)
+                await self._item_started(item)
             case "item/completed":
-                await self._item_completed(_parse_item(params.item), now)
+                item = self._parse_item(params.item, method)
+                self._progress(item.id)
+                await self._item_completed(item, now)
             case "item/agentMessage/delta":
                 self._watchdog.message_received(now)
-                self._message_delta(params)
+                self._progress(params.item_id)
+                self._message_delta(params, now)
             case "item/reasoning/summaryTextDelta" | "item/reasoning/textDelta":
                 self._watchdog.message_received(now)
+                self._progress(params.item_id)
                 self._turn.emit(Delta(params.delta, "reasoning"))
             case "thread/tokenUsage/updated":
-                self._recorder.add_usage(params.token_usage.last.usage())
+                self._count_tokens(params.token_usage)
             case "rawResponseItem/completed":
                 await self._raw_item_completed(params.item)
             case "error":
                 self._watchdog.message_received(now)
                 self._error_reported(params)
+            case "thread/status/changed":
+                self._watchdog.thread_status_changed(thread_status(params.status), now)
+            case _ if is_server_request(method):
+                raise codex_failed(f"Codex asks for something ({method}) and gives no id to answer it")
             case _:
                 pass
+
+    def _progress(self, item: str) -> None:
+        """The turn goes on with this item: its model answers, and an earlier message did not abort it."""
+        self._is_in_error = False
+        if self._abort_item and item != self._abort_item:
+            self._abort_item = ""
+            self._watchdog.abort_refuted()
+
+    def _check_abort(self, item: str, text: str, now: float) -> None:
+        """Only silence after the marker means that the turn is aborted; the model may quote it."""
+        if self._abort_item == item or is_aborted(text):
+            self._abort_item = item
+            self._watchdog.abort_marked(now)
 
     async def _item_started(self, item: ThreadItem) -> None:
         call = call_of_item(item)
         if call is None:
             if item.type == "mcpToolCall":
                 self._tracker.mcp_call_started(item.id).set()
+            self._is_compacting = item.type == _COMPACTION
             if item.type in ("agentMessage", "reasoning"):
                 # What follows belongs to the next reply.
                 await self._recorder.flush()
+                self._drop_partial_messages(item.id)
+            return
+        if not item.id:
+            # It is recorded when it completes.
             return
         self._tracker.open_items[item.id] = item
         self._watchdog.tool_started(item.id)
         self._turn.emit(Delta(call.tool, "call"))
+        if item.type in _REPORTED_AT_END:
+            return
         await self._recorder.call_announced(call, has_begun=is_running(item))
         if not is_running(item):
             self._unconfirmed.append((item.id, anyio.current_time() + ASSUME_STARTED_AFTER))
             self._unconfirmed_added.set()
 
+    def _drop_partial_messages(self, item: str) -> None:
+        """Forget messages that never complete, because an input during the turn made the model begin again."""
+        stale = [message for message in self._partial_messages if message != item]
+        for message in stale:
+            del self._partial_messages[message]
+        if stale:
+            self._turn.emit(Delta("Codex began its reply again", "reset"))
+
     async def _item_completed(self, item: ThreadItem, now: float) -> None:
+        item = complete_item(item, find_started(item, self._tracker.open_items))
         self._tracker.open_items.pop(item.id, None)
+        self._is_compacting = self._is_compacting and item.type != _COMPACTION
         match item.type:
             case "userMessage":
                 self._watchdog.message_received(now)
@@ -318,19 +453,34 @@ class NotificationReader:
                     self._recorder.input_seen(seq)
             case "agentMessage":
                 self._watchdog.message_received(now)
-                self._partial_messages.pop(item.id, None)
-                await self._recorder.message_finished(item.id, item.text or "")
-                if is_aborted(item.text or ""):
-                    raise codex_failed("Codex aborted the turn")
+                streamed = "".join(self._partial_messages.pop(item.id, ()) or self._partial_messages.pop("", ()))
+                text = item.text if item.text is not None else streamed or UNREAD_MESSAGE
+                id = item.id or self._new_item_id()
+                await self._recorder.message_finished(id, text)
+                self._check_abort(id, text, now)
             case _:
                 if call := call_of_item(item):
                     self._watchdog.tool_ended(item.id, now)
+                    if not call.item_id:
+                        call = replace(call, item_id=self._new_item_id())
                     await self._recorder.call_finished(call, outcome_of_item(item))
                 elif is_our_tool(item):
                     self._watchdog.tool_ended(item.id, now)
                     await self._record_undelivered_call(item)
                 else:
                     self._watchdog.message_received(now)
+                    if item.type not in SILENT_TYPES:
+                        self._unread.report("item", [f"the type `{item.type[:100]}`"])
+
+    def _parse_item(self, raw: Raw, method: str) -> ThreadItem:
+        item = parse_item(raw)
+        self._unread.report(method, item.unread)
+        return item
+
+    def _new_item_id(self) -> str:
+        """For an item whose own id cannot be read."""
+        self._unnamed += 1
+        return f"{self._tracker.turn_id}-unnamed-{self._unnamed}"
 
     async def _record_undelivered_call(self, item: ThreadItem) -> None:
         """Record a call of our tool that did not reach us, for example because another server has our name."""
@@ -338,20 +488,32 @@ class NotificationReader:
             call = parse_our_call(item.id, item.tool or "", item.arguments)
             await self._recorder.call_finished(call, outcome_of_item(item))
 
-    def _message_delta(self, params: NotificationParams) -> None:
+    def _message_delta(self, params: NotificationParams, now: float) -> None:
         parts = self._partial_messages.setdefault(params.item_id, [])
         parts.append(params.delta)
         self._turn.emit(Delta(params.delta))
         failpoint("mid_reply")
-        if is_aborted("".join(parts[-_ABORT_WINDOW:])):
-            raise codex_failed("Codex aborted the turn")
+        self._check_abort(params.item_id, "".join(parts[-_ABORT_WINDOW:]), now)
 
     def _error_reported(self, params: NotificationParams) -> None:
-        self._last_error = params.error
+        self._last_error, self._is_in_error = params.error, True
         if params.will_retry:
             self._partial_messages.clear()
-            reason = params.error.additional_details or params.error.message
-            self._turn.emit(Delta(f"Codex retries its model request: {reason or 'the reply was cut off'}", "reset"))
+            self._turn.emit(Delta(render_retry(params.error), "reset"))
+
+    def _count_tokens(self, reported: ThreadTokenUsage) -> None:
+        """Count what was added to the total of the thread. `last` is reported again when a compaction begins."""
+        before, last = self._thread_usage, reported.last.usage()
+        if reported.total is None:
+            added = last
+        elif before is not None:
+            added = reported.total.usage() - before
+        else:
+            # This Codex did not report the total when the thread was resumed.
+            added = Usage() if self._is_compacting else last
+            before = reported.total.usage() - added
+        self._thread_usage = before + added if before is not None else None
+        self._recorder.add_usage(added)
 
     async def _raw_item_completed(self, raw: Raw) -> None:
         """Record what Codex reports no item of: a command that fails at once, a patch that does not apply."""
@@ -362,9 +524,10 @@ class NotificationReader:
             raw_call = self._tracker.raw_calls.pop(item.call_id, None)
             finished = call_without_item(raw_call, item) if raw_call else None
             if finished and self._is_unreported(item.call_id, finished[1]):
-                self._tracker.open_items.pop(item.call_id, None)
+                call, outcome = finished
+                started = self._tracker.open_items.pop(item.call_id, None)
                 self._watchdog.tool_ended(item.call_id, anyio.current_time())
-                await self._recorder.call_finished(*finished)
+                await self._recorder.call_finished((call_of_item(started) if started else None) or call, outcome)
 
     def _is_unreported(self, item: str, outcome: CallOutcome) -> bool:
         """Whether no item reports this call, or one that started and never completes.
@@ -373,11 +536,3 @@ class NotificationReader:
         """
         is_open = item in self._tracker.open_items
         return EXITED_TEXT in outcome.text if is_open else not self._recorder.has_seen(item)
-
-
-def _parse_item(raw: Raw) -> ThreadItem:
-    try:
-        return parse_item(raw)
-    except msgspec.DecodeError as error:
-        log.warning("an item was not understood: %s", error)
-        return ThreadItem()

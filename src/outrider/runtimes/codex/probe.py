@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import anyio
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from outrider.config.schema import Config
@@ -17,6 +15,8 @@ from outrider.runtimes.base import MAX_PROBE_TEXT, ProbeResult, RuntimeProbe, pr
 from outrider.runtimes.codex.app_server import AppServer, open_app_server
 from outrider.runtimes.codex.errors import stderr_summary
 from outrider.runtimes.codex.launch import INSTALL, codex_command, codex_environment, codex_program
+from outrider.runtimes.codex.protocol import parse_account
+from outrider.runtimes.codex.versions import UPDATE, parse_version, too_old, untested
 from outrider.runtimes.jsonrpc.errors import ProcessExited
 from outrider.runtimes.jsonrpc.process import Program, open_child
 from outrider.system.processes import new_marker
@@ -28,17 +28,6 @@ _UPDATE = "update Codex, then try again"
 _CORRECT = "correct that file, then try again"
 _HOME = "create that folder, or set codex.home (or CODEX_HOME) to the full path of Codex's folder"
 _VERSION = re.compile(r"(?:codex\S* )?v?(\d+\.\d+\S{0,60})")
-
-
-class _Account(Struct, rename="camel"):
-    type: str = ""
-    email: str | None = None
-    plan_type: str | None = None
-
-
-class _Login(Struct, rename="camel"):
-    account: _Account | None = None
-    requires_openai_auth: bool = True
 
 
 def _locate(config: Config) -> str:
@@ -84,7 +73,11 @@ async def version_of(program: Program, within: float = _STEP_TIMEOUT) -> ProbeRe
     if match is None:
         text = clip(" ".join(lines), 80) or "nothing"
         return ProbeResult("version", "broken", f"`--version` prints {text}, which is not a version of Codex", INSTALL)
-    return ProbeResult("version", "fine", match[1])
+    version = parse_version(match[1])
+    if problem := too_old(version):
+        return ProbeResult("version", "broken", problem, UPDATE)
+    remark = untested(version)
+    return ProbeResult("version", "odd" if remark else "fine", f"{match[1]}, {remark}" if remark else match[1])
 
 
 async def _check_settings(server: AppServer) -> ProbeResult:
@@ -95,11 +88,13 @@ async def _check_settings(server: AppServer) -> ProbeResult:
 
 
 async def _check_login(server: AppServer) -> ProbeResult:
-    login = msgspec.json.decode(await server.request("account/read", {}, _STEP_TIMEOUT), type=_Login)
+    login = parse_account(await server.request("account/read", {}, _STEP_TIMEOUT))
     account = login.account
+    if login.needs_login:
+        return ProbeResult("login", "broken", "not logged in", _LOGIN)
+    if login.unread:
+        return ProbeResult("login", "fine", f"Outrider cannot read all that Codex says: {', '.join(login.unread)}")
     if account is None:
-        if login.requires_openai_auth:
-            return ProbeResult("login", "broken", "not logged in", _LOGIN)
         return ProbeResult("login", "fine", "its model provider needs none")
     plan = f"({account.plan_type})" if account.plan_type else ""
     text = " ".join(part for part in (account.type, account.email, plan) if part)

@@ -1,17 +1,19 @@
 """Messages of the Codex app-server protocol, as far as they are used.
 
-Unknown fields are ignored, and missing ones have defaults.
+They change from version to version, so they are decoded leniently: unknown fields are ignored, missing ones have
+defaults, and those of another type are named in `unread`. No message raises an error here.
 """
 
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 from msgspec import field as _default
 
 from outrider.core.types import Usage
+from outrider.runtimes.jsonrpc.decoding import UNREAD, LenientDecoder, TextOrObject, decode_any
 
 _CLIENT_ID_PREFIX = "outrider-"
+_Count = Annotated[int, Meta(ge=0, lt=2**53)]
 
 
 class FileUpdateChange(Struct, rename="camel"):
@@ -44,9 +46,10 @@ class ThreadItem(Struct, rename="camel"):
     path: str | None = None
     prompt: str | None = None
     revised_prompt: str | None = None
+    unread: tuple[str, ...] = _default(default=(), name=UNREAD)
 
 
-class CodexError(Struct, rename="camel"):
+class CodexError(TextOrObject, rename="camel"):
     message: str = ""
     codex_error_info: Any = None
     additional_details: str | None = None
@@ -60,11 +63,11 @@ class CodexTurn(Struct, rename="camel"):
 
 
 class Tokens(Struct, rename="camel"):
-    input_tokens: int = 0
-    cached_input_tokens: int = 0
-    cache_write_input_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_output_tokens: int = 0
+    input_tokens: _Count = 0
+    cached_input_tokens: _Count = 0
+    cache_write_input_tokens: _Count = 0
+    output_tokens: _Count = 0
+    reasoning_output_tokens: _Count = 0
 
     def usage(self) -> Usage:
         return Usage(
@@ -76,8 +79,13 @@ class Tokens(Struct, rename="camel"):
         )
 
 
-class _Usage(Struct):
+class ThreadTokenUsage(Struct):
+    """The tokens of a thread."""
+
     last: Tokens = _default(default_factory=Tokens)
+    """Of the newest response. It is reported more than once."""
+    total: Tokens | None = None
+    """Of all responses so far, those of earlier turns and of compactions included."""
 
 
 class RawItem(Struct):
@@ -86,7 +94,8 @@ class RawItem(Struct):
     type: str = ""
     call_id: str = ""
     name: str = ""
-    arguments: str = ""
+    arguments: Any = ""
+    """JSON in a text for most calls, an object for a few, such as `tool_search`."""
     input: str = ""
     output: Any = None
 
@@ -102,9 +111,11 @@ class NotificationParams(Struct, rename="camel"):
     delta: str = ""
     error: CodexError = _default(default_factory=CodexError)
     will_retry: bool = False
-    token_usage: _Usage = _default(default_factory=_Usage)
+    token_usage: ThreadTokenUsage = _default(default_factory=ThreadTokenUsage)
     message: str = ""
     request_id: Any = None
+    status: Any = None
+    unread: tuple[str, ...] = _default(default=(), name=UNREAD)
 
 
 class ServerRequestParams(Struct, rename="camel"):
@@ -134,11 +145,14 @@ class ServerRequestParams(Struct, rename="camel"):
     tool: str = ""
     namespace: str | None = None
     arguments: Any = None
+    unread: tuple[str, ...] = _default(default=(), name=UNREAD)
 
 
-class _Turns(Struct, rename="camel"):
-    data: list[CodexTurn] = []
-    next_cursor: str | None = None
+class TurnList(Struct, rename="camel"):
+    """The response to `thread/turns/list`."""
+
+    data: list[CodexTurn] | None = None
+    unread: tuple[str, ...] = _default(default=(), name=UNREAD)
 
 
 class _TurnStartResponse(Struct):
@@ -147,27 +161,46 @@ class _TurnStartResponse(Struct):
 
 class _Thread(Struct):
     status: Any = None
-    turns: list[CodexTurn] = []
+    turns: list[CodexTurn] | None = None
 
 
 class _ThreadReadResponse(Struct):
     thread: _Thread = _default(default_factory=_Thread)
+    unread: tuple[str, ...] = _default(default=(), name=UNREAD)
 
 
-class _AccountReadResponse(Struct, rename="camel"):
-    account: Any = None
+class Account(Struct, rename="camel"):
+    type: str = ""
+    email: str | None = None
+    plan_type: str | None = None
+
+
+class AccountReadResponse(Struct, rename="camel"):
+    account: Account | None = None
     requires_openai_auth: bool = False
+    unread: tuple[str, ...] = _default(default=(), name=UNREAD)
+
+    @property
+    def needs_login(self) -> bool:
+        return self.account is None and self.requires_openai_auth and "account" not in self.unread
 
 
-_notification_decoder = msgspec.json.Decoder(NotificationParams)
-_server_request_decoder = msgspec.json.Decoder(ServerRequestParams)
-_item_decoder = msgspec.json.Decoder(ThreadItem)
-_raw_item_decoder = msgspec.json.Decoder(RawItem)
-_turns_decoder = msgspec.json.Decoder(_Turns)
+class _RolloutLine(Struct):
+    payload: RawItem | None = None
+
+
+_notification_decoder = LenientDecoder(NotificationParams)
+_server_request_decoder = LenientDecoder(ServerRequestParams)
+_item_decoder = LenientDecoder(ThreadItem)
+_raw_item_decoder = LenientDecoder(RawItem)
+_turns_decoder = LenientDecoder(TurnList)
+_turn_start_decoder = LenientDecoder(_TurnStartResponse)
+_thread_read_decoder = LenientDecoder(_ThreadReadResponse)
+_account_decoder = LenientDecoder(AccountReadResponse)
+_rollout_decoder = LenientDecoder(_RolloutLine)
 
 
 def parse_notification(params: Raw) -> NotificationParams:
-    """Raises `msgspec.DecodeError` when a field has another type."""
     return NotificationParams() if bytes(params) == b"null" else _notification_decoder.decode(params)
 
 
@@ -183,30 +216,55 @@ def parse_raw_item(item: Raw) -> RawItem:
     return _raw_item_decoder.decode(item)
 
 
-def parse_turns(result: Raw) -> list[CodexTurn]:
-    return _turns_decoder.decode(result).data
+def parse_rollout_line(line: bytes) -> RawItem:
+    """The item in a line of the file in which Codex records a thread; an empty one when it has none."""
+    return _rollout_decoder.decode(line).payload or RawItem()
+
+
+def parse_turns(result: Raw) -> TurnList:
+    return _turns_decoder.decode(result)
+
+
+def parse_thread_turns(result: Raw) -> TurnList:
+    """The turns in the response to `thread/read`, as `thread/turns/list` returns them: newest first."""
+    response = _thread_read_decoder.decode(result)
+    turns = response.thread.turns
+    unread = tuple(name.replace("thread.turns", "data", 1) for name in response.unread)
+    return TurnList(None if turns is None else turns[::-1], unread)
 
 
 def parse_turn_id(result: Raw) -> str:
-    """The turn's id in the response to `turn/start`."""
-    return msgspec.json.decode(result, type=_TurnStartResponse).turn.id
+    """The turn's id in the response to `turn/start`; empty when it cannot be read."""
+    return _turn_start_decoder.decode(result).turn.id
 
 
 def parse_is_active(result: Raw) -> bool:
     """Whether the response to `thread/read` says that a turn is running."""
-    status = msgspec.json.decode(result, type=_ThreadReadResponse).thread.status
-    return _get_text(status, "type") == "active" or status == "active"
+    return thread_status(_thread_read_decoder.decode(result).thread.status) == "active"
+
+
+def thread_status(status: Any) -> str:
+    """The name of a thread's status, which is an object with more about it; empty when it cannot be read."""
+    return status if isinstance(status, str) else _get_text(status, "type")
+
+
+def is_server_request(method: str) -> bool:
+    """Whether Codex waits for a response to this."""
+    return method.endswith("/requestApproval") or method in ("item/tool/call", "mcpServer/elicitation/request")
+
+
+def parse_account(result: Raw) -> AccountReadResponse:
+    return _account_decoder.decode(result)
 
 
 def parse_needs_login(result: Raw) -> bool:
     """Whether the response to `account/read` says that a login is needed."""
-    response = msgspec.json.decode(result, type=_AccountReadResponse)
-    return response.account is None and response.requires_openai_auth
+    return parse_account(result).needs_login
 
 
 def parse_thread_id(result: Raw) -> str:
     """The thread's id, in any of the fields that versions of Codex use; empty when there is none."""
-    response = msgspec.json.decode(result)
+    response = decode_any(result)
     thread = get_field(response, "thread")
     fields = (
         (thread, "id"),
@@ -220,34 +278,42 @@ def parse_thread_id(result: Raw) -> str:
 
 def parse_projects(result: Raw) -> frozenset[str]:
     """The folders for which Codex's own settings say whether they are trusted."""
-    projects = get_field(get_field(msgspec.json.decode(result), "config"), "projects")
+    projects = get_field(get_field(decode_any(result), "config"), "projects")
     return frozenset(cast("dict[str, Any]", projects)) if isinstance(projects, dict) else frozenset()
 
 
 def parse_model(result: Raw) -> str:
-    return _get_text(msgspec.json.decode(result), "model")
+    return _get_text(decode_any(result), "model")
 
 
 def parse_configured_model(result: Raw) -> str:
     """The model in Codex's own settings; empty when they name none."""
-    return _get_text(get_field(msgspec.json.decode(result), "config"), "model")
+    return _get_text(get_field(decode_any(result), "config"), "model")
 
 
 def parse_default_model(result: Raw) -> str:
     """The default model among those that Codex lists."""
-    data = get_field(msgspec.json.decode(result), "data")
+    data = get_field(decode_any(result), "data")
     models = cast("list[object]", data) if isinstance(data, list) else []
     return next((_get_text(model, "model") for model in models if get_field(model, "isDefault") is True), "")
 
 
 def parse_user_agent(result: Raw) -> str:
-    return _get_text(msgspec.json.decode(result), "userAgent")
+    return _get_text(decode_any(result), "userAgent")
 
 
 def parse_config_warning(params: Raw) -> str:
     """The error in a file of Codex's settings; empty for any other warning."""
-    warning = msgspec.json.decode(params)
+    warning = decode_any(params)
     return (_get_text(warning, "details") or _get_text(warning, "summary")) if _get_text(warning, "path") else ""
+
+
+def parse_arguments(arguments: Any) -> dict[str, Any] | None:
+    """The arguments of a call, which are an object, or one as JSON in a text; None when they are something else."""
+    if arguments is None:
+        return {}
+    given = decode_any(arguments.encode(errors="replace")) if isinstance(arguments, str) else arguments
+    return cast("dict[str, Any]", given) if isinstance(given, dict) else None
 
 
 def get_field(value: object, name: str) -> Any:

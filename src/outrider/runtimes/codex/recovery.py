@@ -6,11 +6,11 @@ reported nowhere else.
 
 import logging
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
-import msgspec
 from msgspec import Struct
 
 from outrider.core.plan import State
@@ -18,8 +18,19 @@ from outrider.core.ports import Turn
 from outrider.core.prompt import UNKNOWN
 from outrider.core.types import Call
 from outrider.runtimes.codex.app_server import AppServer
+from outrider.runtimes.codex.errors import codex_failed, is_unknown_method
 from outrider.runtimes.codex.notifications import call_of_item, is_finished, outcome_of_item
-from outrider.runtimes.codex.protocol import CodexError, CodexTurn, RawItem, ThreadItem, parse_client_id, parse_turns
+from outrider.runtimes.codex.protocol import (
+    CodexError,
+    CodexTurn,
+    RawItem,
+    ThreadItem,
+    TurnList,
+    parse_client_id,
+    parse_rollout_line,
+    parse_thread_turns,
+    parse_turns,
+)
 from outrider.runtimes.codex.threads import NAME, OpenThread, ends_unanswered
 from outrider.runtimes.codex.tools import is_our_call
 from outrider.runtimes.external.approvals import ApprovalGate
@@ -31,13 +42,9 @@ _ROLLOUT_TAIL = 1 << 20
 _ROLLOUT_TRIES = 10
 _ROLLOUT_PAUSE = 0.1
 _MAX_TURNS = 5
+_IDENTITY = re.compile(r"data\[\d+\](\.(id|items(\[\d+\](\.(type|clientId))?)?))?")
 _FINAL_PHASE = "final_answer"
 log = logging.getLogger("outrider.codex")
-
-
-class _RolloutLine(Struct):
-    type: str = ""
-    payload: RawItem | None = None
 
 
 async def find_rollout_call(path: str, call: str) -> RawItem | None:
@@ -59,11 +66,8 @@ def _search_rollout(path: str, call: str) -> RawItem | None:
         return None
     for line in reversed(lines):
         if call.encode() in line:
-            try:
-                item = msgspec.json.decode(line, type=_RolloutLine).payload
-            except msgspec.DecodeError:
-                continue
-            if item and item.call_id == call and item.type == "function_call":
+            item = parse_rollout_line(line)
+            if item.call_id == call and item.type == "function_call":
                 return item
     return None
 
@@ -87,27 +91,58 @@ async def find_turn(server: AppServer, turn: Turn, thread: OpenThread) -> CodexT
     if thread.is_new or bound is None or not (thread.is_resumed or state.steps):
         return None
     inputs = {seq for seq, _ in turn.transcript().unseen()}
-    for candidate in await _newest_turns(server, thread):
+    turns = await _newest_turns(server, thread)
+    for candidate in turns.data or ():
         received = {parse_client_id(item.client_id) for item in candidate.items}
         if received & inputs or (state.steps and bound.turn and candidate.id == bound.turn):
             return candidate
+    if unread := _unread_identity(turns):
+        text = "Outrider cannot read Codex's record of this session ({}), so it cannot tell what Codex did already"
+        raise codex_failed(text.format(", ".join(unread)))
     return None
+
+
+def _unread_identity(turns: TurnList) -> Sequence[str]:
+    """What could not be read of that by which a turn is found. Without it, work might be done twice."""
+    if turns.data is None:
+        return turns.unread or ("data",)
+    return [name for name in turns.unread if _IDENTITY.fullmatch(name)]
 
 
 async def newest_input(server: AppServer, turn: Turn, thread: OpenThread) -> int:
     """The number of the last input that the thread received, where that matters; 0 when it is unknown."""
-    turns = await _newest_turns(server, thread) if ends_unanswered(turn) and not thread.is_new else ()
-    return max((parse_client_id(item.client_id) for turn in turns for item in turn.items), default=0)
+    turns = await _newest_turns(server, thread) if ends_unanswered(turn) and not thread.is_new else TurnList()
+    return max((parse_client_id(item.client_id) for turn in turns.data or () for item in turn.items), default=0)
 
 
-async def _newest_turns(server: AppServer, thread: OpenThread) -> Sequence[CodexTurn]:
+async def _newest_turns(server: AppServer, thread: OpenThread) -> TurnList:
     params = {"threadId": thread.id, "itemsView": "full", "limit": _MAX_TURNS}
     try:
         return parse_turns(await server.request("thread/turns/list", params))
     except RpcError as error:
-        if "not materialized" in error.message or "no rollout" in error.message:
-            return ()
-        raise
+        if _has_no_turns(error):
+            return TurnList([])
+        if not is_unknown_method(error):
+            raise
+        log.info("this Codex does not list turns by themselves: %s", error.message)
+    return await _read_thread(server, thread)
+
+
+async def _read_thread(server: AppServer, thread: OpenThread) -> TurnList:
+    """All turns of the thread, for a Codex that does not list the newest ones. Raises CodexFailed when it cannot."""
+    try:
+        return parse_thread_turns(await server.request("thread/read", {"threadId": thread.id, "includeTurns": True}))
+    except RpcError as error:
+        if _has_no_turns(error):
+            return TurnList([])
+        if not is_unknown_method(error):
+            raise
+    text = "this version of Codex cannot say what it has done in this session, so Outrider cannot continue it"
+    raise codex_failed(f"{text}; update Codex, or start another session")
+
+
+def _has_no_turns(error: RpcError) -> bool:
+    return "not materialized" in error.message or "no rollout" in error.message
 
 
 class Recovery:
@@ -146,8 +181,9 @@ class Recovery:
     async def _close(self, call: Call, state: State, items: Sequence[ThreadItem]) -> Sequence[str]:
         """Record the outcome of a call of Codex, and return what Codex is to be told about it."""
         item = next((item for item in items if external_call_id(NAME, item.id) == call.id), None)
-        if item and call_of_item(item) and is_finished(item):
-            await self._recorder.finish_inherited_call(call, outcome_of_item(item), item.id)
+        reported = call_of_item(item) if item else None
+        if item and reported and is_finished(item):
+            await self._recorder.finish_inherited_call(call, outcome_of_item(item), reported)
             return ()
         answers = state.answers_about(call.id)
         if answers and call.id not in state.begun:

@@ -1,6 +1,7 @@
 """Codex as a runtime: finds the app-server and the thread of a session, and runs its turns there."""
 
 import logging
+import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -17,14 +18,17 @@ from outrider.runtimes.codex.launch import codex_program
 from outrider.runtimes.codex.threads import NAME, configured_model, record_unstarted
 from outrider.runtimes.codex.tools import ToolProvider
 from outrider.runtimes.codex.turn import INTERRUPT_TIMEOUT, CodexTurnRun
+from outrider.runtimes.codex.watchdog import ABORT_GRACE
 from outrider.runtimes.external.approvals import ANSWER_TIMEOUT, ApprovalGate, JournalWatcher, withdraw_stale_questions
-from outrider.runtimes.external.process_pool import PoolKey, ProcessPool
+from outrider.runtimes.external.process_pool import DRAIN_TIMEOUT, PoolKey, ProcessPool, key_by_person
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
 from outrider.runtimes.mcp_server import McpServer, new_token
 from outrider.runtimes.tool_runner import ToolRunner
 
 IDLE_TIMEOUT = 120.0
 """Seconds after which an unused app-server is ended."""
+_MAX_RUNS = 3
+"""Processes in which a turn is tried, when the reason for the end of one lies elsewhere."""
 log = logging.getLogger("outrider.codex")
 
 
@@ -39,6 +43,7 @@ class CodexRuntime:
         *,
         answer_timeout: float = ANSWER_TIMEOUT,
         interrupt_timeout: float = INTERRUPT_TIMEOUT,
+        abort_grace: float = ABORT_GRACE,
     ) -> None:
         self._context = context
         self._pool = pool
@@ -46,23 +51,17 @@ class CodexRuntime:
         self._tool_runner = ToolRunner(context.tools, context.tool_environment)
         self._answer_timeout = answer_timeout
         self._interrupt_timeout = interrupt_timeout
+        self._abort_grace = abort_grace
 
     async def started_entry(self, turn: Turn) -> Started:
         return Started(NAME, configured_model(turn, self._context.config))
 
     async def run(self, turn: Turn) -> None:
-        journal = JournalWatcher(turn)
-        approvals = ApprovalGate(turn, self._context.tool_environment, journal, timeout=self._answer_timeout)
-        await withdraw_stale_questions(turn)
-        if turn.state().questions:
-            await approvals.deny_unreachable()
-            if turn.state().questions:
-                return
-        await self._context.tool_environment.check_workspace(turn.session)
-        await record_unstarted(turn)
         try:
-            if not await self._run_on_server(turn, journal, approvals):
-                await self._run_on_server(turn, journal, approvals)
+            for _ in range(_MAX_RUNS - 1):
+                if await self._run_once(turn):
+                    return
+            await self._run_once(turn, is_last=True)
         except ProcessExited as exited:
             raise process_exited(exited) from exited
         except RequestTimeout as error:
@@ -70,8 +69,17 @@ class CodexRuntime:
         except RpcError as error:
             raise request_failed(error, "a request") from error
 
-    async def _run_on_server(self, turn: Turn, journal: JournalWatcher, approvals: ApprovalGate) -> bool:
-        """False when the process turned out to have died since its last turn, so that another one should be tried."""
+    async def _run_once(self, turn: Turn, *, is_last: bool = False) -> bool:
+        """False when the turn has to be continued in another process, which is not tried again when it `is_last`."""
+        journal = JournalWatcher(turn)
+        approvals = ApprovalGate(turn, self._context.tool_environment, journal, timeout=self._answer_timeout)
+        await withdraw_stale_questions(turn)
+        if turn.state().questions:
+            await approvals.deny_unreachable()
+            if turn.state().questions:
+                return True
+        await self._context.tool_environment.check_workspace(turn.session)
+        await record_unstarted(turn)
         async with self._pool.acquire(turn.session) as server:
             is_reused, steps = server.is_logged_in, turn.state().steps
             try:
@@ -84,12 +92,15 @@ class CodexRuntime:
                     journal,
                     approvals,
                     interrupt_timeout=self._interrupt_timeout,
+                    abort_grace=self._abort_grace,
                 )
                 await turn_run.run(self._tool_provider)
             except ProcessExited as exited:
-                if not is_reused or turn.state().steps > steps:
+                # It died since its last turn, or another turn is the reason.
+                is_innocent = server.interrupts_others or (is_reused and turn.state().steps == steps)
+                if is_last or not is_innocent:
                     raise
-                log.warning("restarting Codex: %s", exited)
+                log.warning("the turn continues in another process of Codex: %s", exited)
                 return False
         return True
 
@@ -99,18 +110,29 @@ async def open_runtime(
     context: RuntimeContext,
     *,
     idle_timeout: float = IDLE_TIMEOUT,
+    drain_timeout: float = DRAIN_TIMEOUT,
     answer_timeout: float = ANSWER_TIMEOUT,
     interrupt_timeout: float = INTERRUPT_TIMEOUT,
+    abort_grace: float = ABORT_GRACE,
     create_token: Callable[[], str] = new_token,
 ) -> AsyncGenerator[CodexRuntime]:
     """Codex for the life of a home. Its processes are started when they are needed and end with it."""
     config = context.config
 
     def open_process(key: PoolKey, marker: str) -> AbstractAsyncContextManager[AppServer]:
-        return open_app_server(codex_program(config, Path(key.workspace), marker))
+        # Each thread has its own folder.
+        return open_app_server(codex_program(config, Path(key.workspace or os.sep), marker))
 
     async with anyio.create_task_group() as group:
-        pool = ProcessPool(group, open_process, runtime=NAME, home=config.home, idle_timeout=idle_timeout)
+        pool = ProcessPool(
+            group,
+            open_process,
+            runtime=NAME,
+            home=config.home,
+            idle_timeout=idle_timeout,
+            drain_timeout=drain_timeout,
+            key_of=key_by_person,
+        )
         await pool.terminate_leftovers()
         yield CodexRuntime(
             context,
@@ -118,5 +140,6 @@ async def open_runtime(
             ToolProvider(config, McpServer(group, create_token=create_token)),
             answer_timeout=answer_timeout,
             interrupt_timeout=interrupt_timeout,
+            abort_grace=abort_grace,
         )
         group.cancel_scope.cancel()

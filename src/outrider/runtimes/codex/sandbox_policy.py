@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any, cast
 
-import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from outrider.config.environment import absolute_path
 from outrider.config.schema import Config
 from outrider.core.approvals import HOST, Rule
-from outrider.runtimes.codex.protocol import RawItem, ServerRequestParams, get_field
+from outrider.runtimes.codex.protocol import RawItem, ServerRequestParams, get_field, parse_arguments
+from outrider.runtimes.jsonrpc.decoding import decode_any
 
 CODEX_SANDBOX = "codex"
 """The need of a command that runs in Codex's own sandbox."""
@@ -59,14 +59,15 @@ def permission_profile(config: Config, settings: Raw | None) -> dict[str, Any]:
     if own and PurePath(own).is_relative_to(home):
         files[own] = "read"
     profile: dict[str, Any] = {"extends": _EXTENDS[kind], "filesystem": files}
-    config_of_codex = get_field(msgspec.json.decode(settings), "config") if settings else None
+    config_of_codex = get_field(decode_any(settings), "config") if settings else None
     own_settings = get_field(config_of_codex, "sandbox_workspace_write")
     if kind == "workspace-write":
-        roots = cast("list[object]", get_field(own_settings, "writable_roots") or [])
-        files |= {root: "write" for root in roots if isinstance(root, str)}
+        roots = get_field(own_settings, "writable_roots")
+        listed = cast("list[object]", roots) if isinstance(roots, list) else []
+        files |= {root: "write" for root in listed if isinstance(root, str)}
         files |= {":slash_tmp": "read"} if get_field(own_settings, "exclude_slash_tmp") else {}
         files |= {":tmpdir": "read"} if get_field(own_settings, "exclude_tmpdir_env_var") else {}
-        if config.sandbox.network or get_field(own_settings, "network_access"):
+        if config.sandbox.network or get_field(own_settings, "network_access") is True:
             profile["network"] = {"enabled": True}
     return {"permissions": _PROFILE, "config": {"permissions": {_PROFILE: profile}}}
 
@@ -80,7 +81,7 @@ def without_profile(params: dict[str, Any], policy: SandboxPolicy) -> dict[str, 
 
 def parse_sandbox_policy(answer: Raw, requested: SandboxPolicy) -> SandboxPolicy:
     """The policy that the thread really has: whether it is in the requested sandbox."""
-    response = msgspec.json.decode(answer)
+    response = decode_any(answer)
     path = get_field(get_field(response, "thread"), "path")
     is_enforced = get_field(get_field(response, "activePermissionProfile"), "id") == _PROFILE
     return replace(requested, is_enforced=is_enforced, rollout_path=path if isinstance(path, str) else "")
@@ -117,9 +118,8 @@ def _has_rules(rules: Iterable[Rule], workspace: str) -> bool:
 def _stays_in_sandbox(raw_call: RawItem | None) -> bool:
     if raw_call is None or raw_call.name not in _COMMAND_TOOLS:
         return False
-    try:
-        args = msgspec.json.decode(raw_call.arguments, type=dict[str, Any])
-    except msgspec.DecodeError:
+    args = parse_arguments(raw_call.arguments)
+    if not args:
         return False
     escalations = ("additional_permissions", "with_escalated_permissions")
     return not any(map(args.get, escalations)) and args.get("sandbox_permissions") in (None, "use_default")

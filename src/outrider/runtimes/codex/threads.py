@@ -21,8 +21,15 @@ from outrider.runtimes.codex.sandbox_policy import (
     sandbox_policy_of,
     without_profile,
 )
-from outrider.runtimes.codex.tools import MCP_TOOLS_HINT, ThreadTools, ToolProvider, dynamic_tools
-from outrider.runtimes.external.history import render_history
+from outrider.runtimes.codex.tools import (
+    MCP_TOOLS_HINT,
+    TaskOutputs,
+    ThreadTools,
+    ToolProvider,
+    data_url,
+    dynamic_tools,
+)
+from outrider.runtimes.external.history import LoadImage, render_history
 from outrider.runtimes.jsonrpc.errors import RpcError
 
 NAME = "codex"
@@ -67,6 +74,13 @@ class ThreadOptions(Struct, frozen=True):
     tool_provider: ToolProvider
 
 
+class HistoryParts(Struct, frozen=True):
+    """What the history for Codex is made of besides its messages."""
+
+    load_image: LoadImage
+    task_outputs: TaskOutputs
+
+
 async def open_thread(server: AppServer, turn: Turn, options: ThreadOptions) -> OpenThread:
     """The session's thread; a new one when it has none, or when Codex has lost it. Raises CodexFailed."""
     bound = turn.state().threads.get(NAME)
@@ -93,13 +107,15 @@ async def open_thread(server: AppServer, turn: Turn, options: ThreadOptions) -> 
     raise codex_failed("another Codex process has this session open; end it, then send your message again")
 
 
-async def inject_history(server: AppServer, turn: Turn, thread: OpenThread, newest: int) -> None:
+async def inject_history(server: AppServer, turn: Turn, thread: OpenThread, newest: int, parts: HistoryParts) -> None:
     """Give the thread what was said and done elsewhere, once; `newest` is the last input it got. Raises RpcError."""
-    text = render_history(_unseen_history(turn, thread, newest))
-    if not text:
+    history = render_history(_unseen_history(turn, thread, newest), parts.load_image)
+    if not history.text:
         return
     turn.emit(Delta("Codex receives what was said and done in this session before", "note"))
-    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+    content = [{"type": "input_text", "text": parts.task_outputs.rename(history.text)}]
+    content += [{"type": "input_image", "image_url": data_url(image.media, image.content)} for image in history.images]
+    item = {"type": "message", "role": "user", "content": content}
     await server.request("thread/inject_items", {"threadId": thread.id, "items": [item]})
 
 
@@ -144,7 +160,7 @@ async def _start(server: AppServer, turn: Turn, options: ThreadOptions) -> OpenT
     except RpcError as error:
         raise request_failed(error, "to start a session") from error
     if "model" not in params:
-        server.set_default_model(thread.model)
+        server.set_default_model(turn.session.workspace, thread.model)
     return OpenThread(thread.id, thread.model, is_new=True)
 
 
@@ -163,7 +179,7 @@ async def _load(
             await provider.remember_mcp(thread_id)
         policy = parse_sandbox_policy(answer, requested)
         thread = LoadedThread(thread_id, parse_model(answer), policy, tools.mcp_session)
-        server.register_thread(thread)
+        await server.register_thread(thread)
         return thread
 
 
@@ -189,7 +205,7 @@ def _with_tools(params: dict[str, Any], tools: ThreadTools) -> dict[str, Any]:
 async def _params(server: AppServer, turn: Turn, config: Config) -> dict[str, Any]:
     workspace, projects, settings = turn.session.workspace, frozenset[str](), None
     try:
-        settings = await server.request("config/read", {})
+        settings = await server.request("config/read", {"cwd": workspace})
         projects = parse_projects(settings)
     except RpcError as error:
         log.info("Codex does not return its settings: %s", error)
@@ -212,7 +228,7 @@ async def model_override(server: AppServer, turn: Turn, config: Config, thread: 
     """The model to name for a turn: the configured one, or Codex's default when the thread uses another by now."""
     if model := configured_model(turn, config):
         return model
-    default = await server.default_model()
+    default = await server.default_model(turn.session.workspace)
     return default if thread.model != default else ""
 
 

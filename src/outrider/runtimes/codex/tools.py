@@ -1,82 +1,89 @@
-"""Outrider's tools in a thread of Codex: which ones it gets, how, and how its calls of them are parsed.
+"""Outrider's tools in a thread of Codex: how it gets them. Which ones, and their calls: `external/own_tools.py`.
 
 `codex.tools` says how: as dynamic tools that are declared when the thread begins, or over MCP.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+import re
+from base64 import b64encode
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio.to_thread
 from msgspec import Struct
+from msgspec.structs import replace
 
 from outrider.config.schema import Config
-from outrider.core.ports import Tools
+from outrider.core.errors import Refused
+from outrider.core.events import Result
+from outrider.core.ports import Tools, Turn
 from outrider.core.types import Call
-from outrider.runtimes.external.recorder import ExternalCall
-from outrider.runtimes.mcp_server import McpServer, McpSession, ToolListing
+from outrider.runtimes.external.history import LoadImage
+from outrider.runtimes.external.own_tools import SERVER as SERVER
+from outrider.runtimes.external.own_tools import SERVER_INSTRUCTIONS, tools_for_program
+from outrider.runtimes.external.own_tools import is_our_call as is_our_call
+from outrider.runtimes.external.own_tools import parse_our_call as parse_our_call
+from outrider.runtimes.mcp_server import McpServer, McpSession
+from outrider.runtimes.tool_runner import ToolRunner
 from outrider.system.files import create_marker
 
-SERVER = "outrider"
-"""The name of our MCP server. Calls of its tools come to us and are recorded by us."""
-BACKGROUND = "background"
-"""Our `shell`, for commands that outlive Codex's own process."""
-_SHELL = "shell"
-_CODEX_HAS = frozenset({_SHELL, "read", "write", "edit", "list", "search"})
-_BACKGROUND_DESCRIPTION = (
-    "Start a command as a background task of Outrider and do not wait for it: servers, builds, long tests. It keeps "
-    "running when this turn is over, unlike one started with your own terminal tool, and you are notified when it has "
-    "ended. Manage it with the tool `tasks`."
-)
 _STARTUP_TIMEOUT = 30
 _CALL_TIMEOUT = 30 * 86_400
 """Seconds. A call may wait for a person or a child session; we decide when it has taken too long."""
-_SERVER_INSTRUCTIONS = (
-    "Outrider's tools: start a command that outlives this turn as a background task (`background`), manage such "
-    "tasks (`tasks`), hand work to a child session (`delegate`), and the tools that this person added."
-)
 MCP_TOOLS_HINT = (
     "- These tools belong to the MCP server `outrider`. If you do not see them, look for them with `tool_search`."
 )
 log = logging.getLogger("outrider.codex")
 
 
-def tools_for_codex(tools: Tools) -> list[ToolListing]:
-    """The tools of this session that Codex does not have itself."""
-    own = [ToolListing(name, t.spec.description, t.spec.schema) for name, t in tools.items() if name not in _CODEX_HAS]
-    if shell := tools.get(_SHELL):
-        own.append(
-            ToolListing(
-                BACKGROUND, _BACKGROUND_DESCRIPTION, _without_properties(shell.spec.schema, {"background", "timeout"})
-            )
-        )
-    return own
-
-
 def dynamic_tools(tools: Tools) -> list[dict[str, Any]]:
     """The same tools as parameters of `thread/start`."""
     return [
         {"type": "function", "name": tool.name, "description": tool.description, "inputSchema": tool.schema}
-        for tool in tools_for_codex(tools)
+        for tool in tools_for_program(tools)
     ]
 
 
-def parse_our_call(item: str, tool: str, arguments: Any) -> ExternalCall:
-    """A call of one of our tools, under the name it has for us."""
-    args = cast("dict[str, object]", arguments) if isinstance(arguments, dict) else {}
-    if tool == BACKGROUND:
-        return ExternalCall(item, _SHELL, {**args, "background": True})
-    return ExternalCall(item, tool, args)
+class TaskOutputs:
+    """The output files of tasks, which are in Outrider's home: Codex's sandbox hides them, and `tasks` reads them."""
+
+    def __init__(self, home: Path) -> None:
+        self._path = re.compile(re.escape(str(home / "tasks")) + r"/([\w-]+)/output\b")
+
+    def rename(self, text: str) -> str:
+        """The text with each of these files replaced by the call that reads it."""
+        return self._path.sub(r"tasks(action=read, task=\1)", text)
 
 
-def is_our_call(call: Call, tools: Tools) -> bool:
-    """Whether this call is one of our own tools, and not Codex's command under the same name."""
-    if call.tool == _SHELL:
-        return call.args.get("background") is True
-    return call.tool in tools and call.tool not in _CODEX_HAS
+def data_url(media: str, content: bytes) -> str:
+    return f"data:{media};base64,{b64encode(content).decode()}"
+
+
+class OwnToolRunner:
+    """Runs Outrider's tools for Codex."""
+
+    def __init__(self, tool_runner: ToolRunner, outputs: TaskOutputs, load_image: LoadImage) -> None:
+        self._tool_runner = tool_runner
+        self._outputs = outputs
+        self._load_image = load_image
+
+    async def run(self, turn: Turn, call: Call) -> Result | None:
+        """The result as Codex reads it; it is recorded as every runtime reads it. None while a question is pending."""
+        result = await self._tool_runner.run(turn, call)
+        return replace(result, text=self._outputs.rename(result.text)) if result else None
+
+    def render_content(self, result: Result) -> list[dict[str, str]]:
+        """The result of a dynamic tool call."""
+        content = [{"type": "inputText", "text": result.text}]
+        for image in result.images:
+            try:
+                content.append({"type": "inputImage", "imageUrl": data_url(image.media, self._load_image(image))})
+            except Refused:
+                content.append({"type": "inputText", "text": "[an image was here, which cannot be read any more]"})
+        return content
 
 
 class ThreadTools(Struct, frozen=True):
@@ -123,7 +130,7 @@ class ToolProvider:
         session = None
         if uses_mcp:
             try:
-                session = await self._mcp_server.open_session(tools_for_codex(tools), _SERVER_INSTRUCTIONS)
+                session = await self._mcp_server.open_session(tools_for_program(tools), SERVER_INSTRUCTIONS)
             except OSError as error:
                 log.warning("Codex gets none of Outrider's tools, so it has no tasks and cannot delegate: %s", error)
         try:
@@ -135,11 +142,3 @@ class ToolProvider:
 
     def _marker(self, thread: str) -> Path:
         return self._marker_folder / blake2b(thread.encode(), digest_size=16).hexdigest()
-
-
-def _without_properties(schema: Mapping[str, object], names: set[str]) -> dict[str, object]:
-    properties = schema.get("properties")
-    if not isinstance(properties, dict):
-        return dict(schema)
-    rest = {name: value for name, value in cast("dict[str, object]", properties).items() if name not in names}
-    return {**schema, "properties": rest}

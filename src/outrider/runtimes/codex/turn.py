@@ -6,7 +6,6 @@ stop in time.
 
 import logging
 import math
-from base64 import b64encode
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -18,10 +17,18 @@ from outrider.core.errors import Unavailable
 from outrider.core.events import Bound
 from outrider.core.ports import Turn
 from outrider.core.prompt import UserMessage
+from outrider.core.types import Image, Usage
 from outrider.runtimes.base import RuntimeContext
 from outrider.runtimes.codex.app_server import AppServer, ThreadMessages
 from outrider.runtimes.codex.approvals import ServerRequests
-from outrider.runtimes.codex.errors import CodexFailed, codex_failed, is_login_error, request_failed, turn_failed
+from outrider.runtimes.codex.errors import (
+    CodexFailed,
+    codex_failed,
+    deadline_reached,
+    is_login_error,
+    request_failed,
+    turn_failed,
+)
 from outrider.runtimes.codex.launch import SandboxLeftovers
 from outrider.runtimes.codex.notifications import ItemTracker, NotificationReader, is_running
 from outrider.runtimes.codex.protocol import (
@@ -33,9 +40,17 @@ from outrider.runtimes.codex.protocol import (
     parse_turn_id,
 )
 from outrider.runtimes.codex.recovery import RecoveredTurn, Recovery, find_turn, newest_input
-from outrider.runtimes.codex.threads import NAME, OpenThread, ThreadOptions, inject_history, model_override, open_thread
-from outrider.runtimes.codex.tools import ToolProvider
-from outrider.runtimes.codex.watchdog import TurnWatchdog
+from outrider.runtimes.codex.threads import (
+    NAME,
+    HistoryParts,
+    OpenThread,
+    ThreadOptions,
+    inject_history,
+    model_override,
+    open_thread,
+)
+from outrider.runtimes.codex.tools import OwnToolRunner, TaskOutputs, ToolProvider, data_url
+from outrider.runtimes.codex.watchdog import ABORT_GRACE, TurnWatchdog
 from outrider.runtimes.external.approvals import ApprovalGate, ApprovalSuspended, JournalWatcher
 from outrider.runtimes.external.recorder import CONTINUES_IN_BACKGROUND, TurnRecorder
 from outrider.runtimes.jsonrpc.connection import RpcNotification, RpcRequest
@@ -67,6 +82,7 @@ class CodexTurnRun:
         approvals: ApprovalGate,
         *,
         interrupt_timeout: float = INTERRUPT_TIMEOUT,
+        abort_grace: float = ABORT_GRACE,
     ) -> None:
         self._context = context
         self._tool_runner = tool_runner
@@ -77,9 +93,10 @@ class CodexTurnRun:
         self._interrupt_timeout = interrupt_timeout
         self._recorder = TurnRecorder(turn, NAME, context.tool_environment.redact, context.blobs.put)
         settings = context.config.codex
-        self._watchdog = TurnWatchdog(anyio.current_time(), settings.seconds, settings.quiet)
+        self._watchdog = TurnWatchdog(anyio.current_time(), settings.seconds, settings.quiet, abort_grace)
         self._items = ItemTracker()
         self._notifications = NotificationReader(turn, self._recorder, self._watchdog, self._items)
+        self._task_outputs = TaskOutputs(context.config.home)
         self._leftovers = SandboxLeftovers(turn.session.workspace)
         self._thread_id = ""
         self._last_sent = 0
@@ -92,7 +109,11 @@ class CodexTurnRun:
         thread = await open_thread(self._server, self._turn, options)
         self._thread_id = thread.id
         self._recorder.set_model(thread.model)
-        with self._server.subscribe(thread.id) as messages, self._receive_mcp_calls() as mcp_calls:
+        with (
+            self._server.subscribe(thread.id) as messages,
+            self._count_tokens(thread),
+            self._receive_mcp_calls() as mcp_calls,
+        ):
             codex_turn = await find_turn(self._server, self._turn, thread)
             recovery = Recovery(self._turn, self._recorder, self._tool_runner, self._approvals)
             recovered = await recovery.run(codex_turn)
@@ -103,9 +124,21 @@ class CodexTurnRun:
             inputs = [(seq, message) for seq, message in self._turn.transcript().unseen() if seq > self._recorder.saw]
             if not inputs and recovered.status == "completed":
                 return
-            await inject_history(self._server, self._turn, thread, await newest_input(self._server, self._turn, thread))
+            newest = await newest_input(self._server, self._turn, thread)
+            history_parts = HistoryParts(self._load_image, self._task_outputs)
+            await inject_history(self._server, self._turn, thread, newest, history_parts)
             await self._start_turn(thread, _interruption_note(recovered, inputs), inputs)
             await self._run(messages, mcp_calls)
+
+    @contextmanager
+    def _count_tokens(self, thread: OpenThread) -> Generator[None]:
+        """Count from what the thread has used before, and remember what it has used for its next turn."""
+        self._notifications.set_thread_usage(Usage() if thread.is_new else self._server.thread_usage(thread.id))
+        try:
+            yield
+        finally:
+            if usage := self._notifications.thread_usage:
+                self._server.set_thread_usage(thread.id, usage)
 
     @contextmanager
     def _receive_mcp_calls(self) -> Generator[McpCalls]:
@@ -129,11 +162,13 @@ class CodexTurnRun:
             self._server.set_thread_model(thread.id, model)
         try:
             turn_id = parse_turn_id(await self._server.request("turn/start", params))
+            if not turn_id:
+                raise codex_failed("Codex started the turn, and Outrider could not read its id")
         except RpcError as error:
             raise request_failed(error, "the turn") from error
         except BaseException:
             # Codex may be working on this, and without the turn's id it cannot be interrupted.
-            self._server.retire()
+            self._server.end()
             raise
         self._items.turn_started(turn_id)
         self._watchdog.turn_started(anyio.current_time())
@@ -142,17 +177,21 @@ class CodexTurnRun:
         try:
             await self._turn.record(Bound(NAME, thread.id, turn_id, saw))
         except BaseException:
-            self._server.retire()
+            self._server.end()
             raise
 
     def _render_input(self, note: str, inputs: Inputs) -> list[dict[str, Any]]:
-        blocks = [{"type": "text", "text": note}] if note else []
+        rename = self._task_outputs.rename
+        blocks = [{"type": "text", "text": rename(note)}] if note else []
         for _, message in inputs:
-            blocks.append({"type": "text", "text": message.text or "(no text)"})
+            text = message.text if message.source == "person" else rename(message.text)
+            blocks.append({"type": "text", "text": text or "(no text)"})
             for image in message.images:
-                content = b64encode(self._context.blobs.get(image.blob)).decode()
-                blocks.append({"type": "image", "url": f"data:{image.media};base64,{content}"})
+                blocks.append({"type": "image", "url": data_url(image.media, self._load_image(image))})
         return blocks
+
+    def _load_image(self, image: Image) -> bytes:
+        return self._context.blobs.get(image.blob)
 
     async def _run(self, messages: ThreadMessages, mcp_calls: McpCalls) -> None:
         """Read the turn to its end, or interrupt it when anything ends this early."""
@@ -166,8 +205,9 @@ class CodexTurnRun:
                 raise
         except ApprovalSuspended:
             return
-        except Unavailable:
-            await self._record_partial()
+        except Unavailable as error:
+            if not (isinstance(error, ProcessExited) and self._server.interrupts_others):
+                await self._record_partial()
             raise
         await self._finish(ended)
 
@@ -182,7 +222,7 @@ class CodexTurnRun:
                     self._items,
                     self._watchdog,
                     self._approvals,
-                    self._tool_runner,
+                    OwnToolRunner(self._tool_runner, self._task_outputs, self._load_image),
                     group,
                 )
                 group.start_soon(self._journal.listen, lambda: self._input_arrived.set())
@@ -219,9 +259,15 @@ class CodexTurnRun:
                     # Only a process that is started after the login has it.
                     self._server.retire()
                 raise failed
-            case _:
+            case "interrupted":
                 await self._record_partial()
                 raise codex_failed("Codex ended the turn before it was done")
+            case status:
+                await self._record_partial()
+                if ended.error:
+                    raise turn_failed(ended.error)
+                how = f"the status `{status[:100]}`, which Outrider does not know" if status else "no readable status"
+                raise codex_failed(f"Codex ended the turn with {how}; what it did until then is kept")
 
     async def _record_partial(self) -> None:
         await self._notifications.record_partial_messages()
@@ -257,12 +303,18 @@ class CodexTurnRun:
             now = anyio.current_time()
             match self._watchdog.check(now):
                 case "late":
+                    silent = self._watchdog.model_silence(now)
                     text = f"the turn reached its time limit of {seconds} s (codex.seconds)"
-                    raise _TurnTimedOut(str(codex_failed(text)))
+                    raise _TurnTimedOut(deadline_reached(text, self._notifications.open_error, silent))
+                case "aborted":
+                    raise codex_failed("Codex aborted the turn")
                 case "quiet" if not await self._is_alive():
                     text = "Codex was silent after a tool call and is no longer working on the turn"
-                    raise _TurnTimedOut(str(codex_failed(text)))
-                case "quiet":
+                    raise _TurnTimedOut(deadline_reached(text, self._notifications.open_error))
+                case "idle" if not await self._is_alive():
+                    text = "Codex stopped working on the turn, and did not say in a readable way how it ended"
+                    raise _TurnTimedOut(deadline_reached(text, self._notifications.open_error))
+                case "quiet" | "idle":
                     self._watchdog.confirmed_alive(anyio.current_time())
                 case "":
                     await anyio.sleep(self._watchdog.seconds_to_next_check(now))
@@ -276,18 +328,23 @@ class CodexTurnRun:
             return False
 
     async def _interrupt_and_wait(self, messages: ThreadMessages, *, is_late: bool) -> None:
-        """Stop the turn and the commands it runs. A process that does not stop in time, or `is_late`, is ended."""
+        """Stop the turn and the commands it runs.
+
+        A process that does not stop it in time is ended, with the other turns in it; they continue in another one.
+        After a turn that `is_late`, its process takes no more turns.
+        """
         with anyio.move_on_after(self._interrupt_timeout) as scope:
             try:
                 await self._interrupt(messages)
             except (RpcError, RequestTimeout) as error:
                 log.warning("Codex did not stop: %s", error)
-                self._server.retire()
+                self._server.end()
             except ProcessExited as exited:
                 log.info("%s", exited)
         if scope.cancelled_caught:
             log.warning("Codex did not stop within %g s", self._interrupt_timeout)
-        if scope.cancelled_caught or is_late:
+            self._server.end()
+        if is_late:
             self._server.retire()
         await self._leftovers.clear()
 
@@ -302,6 +359,8 @@ class CodexTurnRun:
             message = await messages.next()
             if message.method == "turn/completed":
                 is_over = True
+            elif message.method == "thread/tokenUsage/updated" and isinstance(message, RpcNotification):
+                await self._notifications.handle(message)
             elif message.method == "item/completed":
                 running.discard(parse_item(parse_notification(message.params).item).id)
 

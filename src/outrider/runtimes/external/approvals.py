@@ -45,16 +45,20 @@ class JournalWatcher:
             await self._changed.wait()
 
 
-def stale_questions(state: State) -> Sequence[Asked]:
+def stale_questions(state: State, *, asks_before_running: bool = False) -> Sequence[Asked]:
     """Questions about calls that run already or have ended. They cannot wait for the next run: when the program that
-    asked is gone, an answer reaches nobody."""
-    waiting = {call.id for call in state.calls if call.id not in state.begun}
+    asked is gone, an answer reaches nobody.
+
+    `asks_before_running`: a call that the program asks about once more after a yes has not run yet.
+    """
+    running = state.begun - state.asked_again if asks_before_running else state.begun
+    waiting = {call.id for call in state.calls if call.id not in running}
     return [asked for asked in state.questions.values() if asked.call not in waiting]
 
 
-async def withdraw_stale_questions(turn: Turn) -> None:
+async def withdraw_stale_questions(turn: Turn, *, asks_before_running: bool = False) -> None:
     """Answer these with no, before a turn is run again."""
-    for asked in stale_questions(turn.state()):
+    for asked in stale_questions(turn.state(), asks_before_running=asks_before_running):
         await turn.record(Answered(asked.ask, NO), key=f"answer/{asked.ask}")
 
 
@@ -62,12 +66,20 @@ class ApprovalGate:
     """The approvals of one turn. Each answer is used once, for what was asked."""
 
     def __init__(
-        self, turn: Turn, environment: ToolEnvironment, journal: JournalWatcher, *, timeout: float = ANSWER_TIMEOUT
+        self,
+        turn: Turn,
+        environment: ToolEnvironment,
+        journal: JournalWatcher,
+        *,
+        timeout: float = ANSWER_TIMEOUT,
+        asks_before_running: bool = False,
     ) -> None:
+        """`asks_before_running`: see `stale_questions`."""
         self._turn = turn
         self._tool_environment = environment
         self._journal = journal
         self._timeout = timeout
+        self._asks_before_running = asks_before_running
         self._earlier_answers: list[AnsweredQuestion] = []
 
     def remember(self, answers: Iterable[AnsweredQuestion]) -> None:
@@ -93,7 +105,7 @@ class ApprovalGate:
         try:
             await self._wait_until(lambda: asked.ask not in self._turn.state().questions)
         except ApprovalSuspended:
-            if asked not in stale_questions(self._turn.state()):
+            if asked not in stale_questions(self._turn.state(), asks_before_running=self._asks_before_running):
                 raise
             await self.withdraw(call)
         answered = self._turn.state().answers.get(asked.ask)
@@ -104,12 +116,16 @@ class ApprovalGate:
         await self._wait_until(lambda: not self._turn.state().is_asked(call.id))
 
     async def _wait_until(self, is_answered: Callable[[], bool]) -> None:
+        address = self._turn.state().address
         with anyio.move_on_after(self._timeout):
             while not is_answered():
                 with anyio.move_on_after(_REFRESH_INTERVAL):
                     await self._journal.wait_until(is_answered)
                 # The owner of the turn may be about to hand it over, and no step is running that had to end first.
                 await self._turn.refresh()
+                if self._turn.state().address != address:  # A person at another address has joined the turn.
+                    address = self._turn.state().address
+                    await self.deny_unreachable()
         if not is_answered():
             raise ApprovalSuspended
 

@@ -14,7 +14,8 @@ from outrider.core.events import Begun, Reply, Result
 from outrider.core.ports import Turn
 from outrider.core.prompt import UNKNOWN
 from outrider.core.text import head_and_tail
-from outrider.core.types import Call, Usage
+from outrider.core.types import Call, Image, Usage
+from outrider.runtimes.external.images import ImageContent
 from outrider.system.failpoints import failpoint
 
 MAX_TEXT = 20_000
@@ -24,7 +25,7 @@ STARTED_EARLIER = "[this started earlier and continued in the background]\n"
 NOT_ANSWERED_YET = "not run: it waited for an answer when the work was interrupted"
 Redact = Callable[[str], str]
 StoreBlob = Callable[[bytes], str]
-"""Stores a long text outside of the journal, and returns the name it has there."""
+"""Stores a long text or an image outside of the journal, and returns the name it has there."""
 DeferredRecord = Callable[[], Awaitable[None]]
 
 
@@ -42,6 +43,7 @@ class CallOutcome(Struct, frozen=True):
     text: str
     failed: bool = False
     details: str = ""
+    images: tuple[ImageContent, ...] = ()
 
 
 def call_of(runtime: str, call: ExternalCall) -> Call:
@@ -59,11 +61,16 @@ def clip_middle(text: str, most: int = MAX_TEXT) -> str:
     return head_and_tail(text, most // 3, most - most // 3)
 
 
+def _late_args(announced: Mapping[str, object], reported: Mapping[str, object]) -> dict[str, object] | None:
+    """The arguments that a call was reported with at its end; None when they add nothing to those it began with."""
+    return dict(reported) if any(reported.values()) and reported != announced else None
+
+
 class TurnRecorder:
     """Writes the journal of one turn that an external program runs."""
 
     def __init__(self, turn: Turn, runtime: str, redact: Redact, store_blob: StoreBlob | None = None) -> None:
-        """`store_blob` keeps the whole of a text that is too long for the journal."""
+        """`store_blob` keeps images, and the whole of a text that is too long for the journal."""
         self._store_blob = store_blob
         self._turn = turn
         self._runtime = runtime
@@ -151,12 +158,17 @@ class TurnRecorder:
             if self._open and self._open.item_id == item:
                 await self._release(item)
 
-    async def finish_inherited_call(self, call: Call, outcome: CallOutcome, item: str = "") -> None:
-        """Close a call that an earlier owner of this turn left open; `item` is the program's id for it, if known."""
+    async def finish_inherited_call(
+        self, call: Call, outcome: CallOutcome, reported: ExternalCall | None = None
+    ) -> None:
+        """Close a call that an earlier owner of this turn left open; `reported` is what the program says of it."""
         async with self._lock:
-            if item:
-                self._closed.add(item)
-            await self._record_result(call.id, outcome, self._key(item) if item else None)
+            if reported is None:
+                await self._record_result(call.id, outcome, None)
+                return
+            self._closed.add(reported.item_id)
+            args = _late_args(call.args, reported.args)
+            await self._record_result(call.id, outcome, self._key(reported.item_id), args)
 
     async def close(self, reason: str = UNKNOWN) -> None:
         """Close every open call with this text: the program has ended the turn."""
@@ -168,7 +180,7 @@ class TurnRecorder:
                 text = NOT_ANSWERED_YET if is_asked else reason
                 await self._close(self._open, CallOutcome(text, failed=is_asked or reason == UNKNOWN))
             state = self._turn.state()
-            if state.owes_reply or state.saw < self._saw:
+            if state.owes_reply or state.saw < self._saw or self._usage != Usage():
                 await self._record_reply(Reply("", self._saw), None)
 
     async def _flush(self) -> None:
@@ -235,7 +247,8 @@ class TurnRecorder:
 
     async def _close(self, call: ExternalCall, outcome: CallOutcome) -> None:
         failpoint("result_not_recorded")
-        await self._record_result(external_call_id(self._runtime, call.item_id), outcome, self._key(call.item_id))
+        args = _late_args(self._open.args, call.args) if self._open else None
+        await self._record_result(external_call_id(self._runtime, call.item_id), outcome, self._key(call.item_id), args)
         await self._release(call.item_id)
 
     async def _release(self, item: str) -> None:
@@ -262,11 +275,15 @@ class TurnRecorder:
         await self._turn.record(Begun(external_call_id(self._runtime, item)), key=self._key(item) + "/begun")
         failpoint("call_intent_recorded")
 
-    async def _record_result(self, call: str, outcome: CallOutcome, key: str | None) -> None:
+    async def _record_result(
+        self, call: str, outcome: CallOutcome, key: str | None, args: dict[str, object] | None = None
+    ) -> None:
         whole, details = self._redact(outcome.text), self._redact(outcome.details)
         text = clip_middle(whole)
-        blob = self._store_blob(whole.encode(errors="replace")) if self._store_blob and text != whole else ""
-        await self._turn.record(Result(call, text, outcome.failed, blob=blob, details=details), key=key)
+        store = self._store_blob
+        blob = store(whole.encode(errors="replace")) if store and text != whole else ""
+        images = tuple(Image(store(image.content), image.media) for image in outcome.images) if store else ()
+        await self._turn.record(Result(call, text, outcome.failed, images, blob, details, args), key=key)
 
     async def _record_reply(self, reply: Reply, key: str | None) -> None:
         usage, self._usage = self._usage, Usage()

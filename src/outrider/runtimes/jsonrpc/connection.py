@@ -11,12 +11,14 @@ import anyio
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from outrider.runtimes.jsonrpc.decoding import LenientDecoder, TextOrObject
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError
 from outrider.runtimes.jsonrpc.process import Child
 from outrider.system.task_groups import background_group
 
-RequestId = int | str
-"""The id of a request that the child sent. Its ids are independent of ours, and 0 is a valid one."""
+RequestId = int | str | Raw
+"""The id of a request that the child sent. Its ids are independent of ours, and 0 is a valid one. One of another type,
+which JSON-RPC does not allow, is answered as it is."""
 Version = Literal["", "2.0"]
 """The `jsonrpc` field of the messages we send; left out when empty."""
 METHOD_NOT_FOUND = -32601
@@ -48,7 +50,7 @@ class RpcNotification(Struct, frozen=True):
 class RpcResponse(Struct, frozen=True):
     """The response to a request of ours."""
 
-    id: RequestId | None
+    id: int | str | None
     outcome: Raw | RpcError
 
 
@@ -63,27 +65,56 @@ class _WireMessage(Struct):
     error: Raw = _NULL
 
 
-class _WireError(Struct):
-    code: int
+class _WireError(TextOrObject):
+    code: int = INTERNAL_ERROR
     message: str = ""
     data: Raw | UnsetType = UNSET
 
 
 _message_decoder = msgspec.json.Decoder(_WireMessage)
-_error_decoder = msgspec.json.Decoder(_WireError)
+_lenient_decoder = LenientDecoder(_WireMessage)
+_error_decoder = LenientDecoder(_WireError)
 _encode = msgspec.json.Encoder().encode
 
 
 def parse_message(line: bytes) -> RpcMessage | RpcResponse:
-    """The message in a line. Invalid Unicode is replaced by U+FFFD. Raises `msgspec.DecodeError`."""
-    message = _message_decoder.decode(repair_unicode(line))
-    if message.method is UNSET:
-        if message.result is UNSET and bytes(message.error) == b"null":
-            raise msgspec.ValidationError("neither a method, nor a result, nor an error")
+    """The message in a line. Invalid Unicode is replaced by U+FFFD. Raises `msgspec.DecodeError`.
+
+    A request whose method cannot be read has an empty one, so that it can be answered; a response without a result has
+    the result null, so that nobody waits for it.
+    """
+    whole = repair_unicode(line)
+    id: RequestId | None
+    try:
+        message = _message_decoder.decode(whole)
+        id = message.id
+    except (msgspec.DecodeError, RecursionError):
+        message, id = _parse_leniently(whole)
+    if isinstance(message.method, str):
+        if id is None:
+            return RpcNotification(message.method, message.params)
+        return RpcRequest(id, message.method, message.params)
+    if message.result is not UNSET or bytes(message.error) != b"null":
         return RpcResponse(message.id, _outcome(message))
-    if message.id is None:
-        return RpcNotification(message.method, message.params)
-    return RpcRequest(message.id, message.method, message.params)
+    if id is None:
+        raise msgspec.ValidationError("neither a method, nor a result, nor an error")
+    if bytes(message.params) != b"null":
+        return RpcRequest(id, "", message.params)
+    return RpcResponse(message.id, _NULL)
+
+
+def _parse_leniently(line: bytes) -> tuple[_WireMessage, RequestId | None]:
+    """The fields of a message that have their type, and its id of any type. Raises `msgspec.DecodeError`."""
+    try:
+        parts = msgspec.json.decode(line, type=dict[str, Raw])
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None
+    id = parts.pop("id", _NULL)
+    if not bytes(parts.get("method", _NULL)).startswith(b'"'):
+        # A number would be read as a text.
+        parts.pop("method", None)
+    message = _lenient_decoder.decode(_encode({**parts, "id": id}))
+    return message, Raw(bytes(id)) if message.id is None and bytes(id) != b"null" else message.id
 
 
 def render_message(message: Mapping[str, object], version: Version = "") -> bytes:
@@ -112,11 +143,9 @@ def repair_unicode(text: bytes) -> bytes:
 def _outcome(line: _WireMessage) -> Raw | RpcError:
     if bytes(line.error) == b"null":
         return _NULL if line.result is UNSET else line.result
-    try:
-        error = _error_decoder.decode(line.error)
-    except msgspec.DecodeError:
-        # The request must not wait any longer, whatever the error looks like.
-        return RpcError(INTERNAL_ERROR, "an error that is not valid JSON-RPC", line.error)
+    error = _error_decoder.decode(line.error)
+    if not error.message:
+        return RpcError(error.code, "an error that is not valid JSON-RPC", line.error)
     return RpcError(error.code, error.message, None if error.data is UNSET else error.data)
 
 
@@ -274,7 +303,7 @@ class RpcConnection:
             self._queued_bytes += len(line) + _OVERHEAD
             self._wake()
             return
-        pending = self._pending.pop(message.id, None) if isinstance(message.id, int) else None
+        pending = self._pending.pop(_our_id(message.id), None)
         if pending is None:
             _log.info("%s responded to %r, for which no request is waiting", self._child.name, message.id)
             return
@@ -305,6 +334,13 @@ async def open_connection(child: Child, options: ConnectionOptions | None = None
         group.start_soon(connection.read_loop)
         group.start_soon(connection.wake_on_exit)
         yield connection
+
+
+def _our_id(id: int | str | None) -> int:
+    """The id of a request of ours, which are numbers, from a response; 0 when it is none."""
+    if isinstance(id, str):
+        return int(id) if id.isascii() and id.isdecimal() and len(id) < 16 else 0
+    return id or 0
 
 
 def _params_field(params: object) -> dict[str, object]:

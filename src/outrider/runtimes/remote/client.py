@@ -97,11 +97,12 @@ class RemoteClient:
         except ConnectionFailed as failed:
             raise connection_failure(_explain(failed, self.endpoint.host), self.redact) from None
 
-    async def request(self, method: str, path: str, kind: type[T], body: object = None, key: str = "") -> T:
-        """Send a request with this JSON body, and decode the response. `key` makes it safe to repeat."""
+    async def request(
+        self, method: str, path: str, kind: type[T], body: object = None, headers: Mapping[str, str] | None = None
+    ) -> T:
+        """Send a request with this JSON body, and decode the response."""
         content = b"" if body is None else msgspec.json.encode(body)
-        headers = {"accept": "application/json", **({"idempotency-key": key} if key else {})}
-        async with self.stream(method, path, headers, content) as response:
+        async with self.stream(method, path, {"accept": "application/json", **(headers or {})}, content) as response:
             answer = await response.read(MAX_BODY)
             status = response.status
         try:

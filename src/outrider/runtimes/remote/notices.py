@@ -91,7 +91,9 @@ class NoticeWatcher:
         if self._watched.get(watched.session) is not watched:
             return  # A turn has started meanwhile.
         for seq, notice in notices:
-            body = Input(self._redact(notice.text), notice.source, person=watched.person, notice=notice.notice)
+            address = await self._bindings.notice_address(watched.session)
+            text = self._redact(notice.text)
+            body = Input(text, notice.source, person=watched.person, address=address, notice=notice.notice)
             await self._bindings.notify(watched.session, body, entry_key(far.id, seq))
         if notices or not has_open_tasks:
             self._drop(watched)  # The turn that reads a notice has it watched again.

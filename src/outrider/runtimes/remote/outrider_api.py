@@ -15,6 +15,8 @@ from outrider.system.sse import SseParser, SseTooLong
 
 PAGE = 500
 """Entries of one request."""
+DELIVERY_HEADER = "outrider-delivery"
+"""Says `none` when nobody can be notified after the turn. An Outrider that does not know it ignores it."""
 MAX_BACKLOG = 50_000
 """Entries that are read before the live stream; a longer backlog is refused in words."""
 
@@ -33,6 +35,16 @@ class FarEntry(Struct, frozen=True):
     seq: int
     body: Body | None
     """None for a kind of entry that this version does not know."""
+
+
+class FarInput(Struct, frozen=True):
+    """A message for a session there."""
+
+    text: str
+    images: Sequence[bytes]
+    key: str
+    can_notify: bool = True
+    """Whether what happens after its turn can still be delivered here. If not, the other side promises no notices."""
 
 
 FarEvent = FarEntry | Delta
@@ -91,10 +103,13 @@ class FarOutrider:
                 return None
             raise
 
-    async def add_input(self, session: str, text: str, images: Sequence[bytes], key: str) -> int:
+    async def add_input(self, session: str, new: FarInput) -> int:
         """Send a message, once for each key: the number of its entry there."""
-        body = {"text": text, "images": [base64.b64encode(image).decode() for image in images]}
-        receipt = await self._client.request("POST", _path(session, "inputs"), _Receipt, body, key)
+        body = {"text": new.text, "images": [base64.b64encode(image).decode() for image in new.images]}
+        headers = {"idempotency-key": new.key}
+        if not new.can_notify:
+            headers[DELIVERY_HEADER] = "none"
+        receipt = await self._client.request("POST", _path(session, "inputs"), _Receipt, body, headers)
         return receipt.seq
 
     async def entries(self, session: str, after: int) -> Sequence[FarEntry]:

@@ -20,7 +20,7 @@ from outrider.core.plan import State
 from outrider.core.ports import Turn
 from outrider.core.prompt import UserMessage
 from outrider.core.question_text import render_question
-from outrider.core.types import REMOTE
+from outrider.core.types import REMOTE, Image
 from outrider.runtimes.base import RuntimeContext
 from outrider.runtimes.external.approvals import ANSWER_TIMEOUT, JournalWatcher
 from outrider.runtimes.external.history import render_history
@@ -29,7 +29,7 @@ from outrider.runtimes.remote.chat_completions import NOTICE
 from outrider.runtimes.remote.chat_turn import is_chat_binding
 from outrider.runtimes.remote.errors import PARTIAL, RemoteFailed
 from outrider.runtimes.remote.notices import entry_key
-from outrider.runtimes.remote.outrider_api import FarEntry, FarEvent, FarOutrider
+from outrider.runtimes.remote.outrider_api import FarEntry, FarEvent, FarInput, FarOutrider
 from outrider.runtimes.tool_runner import decide_or_ask, deny_unreachable
 from outrider.system.failpoints import failpoint
 from outrider.system.task_groups import background_group
@@ -214,7 +214,8 @@ class SessionTurnRun:
             case Input(source="task" | "schedule") as notice:
                 text, key = self._redact(notice.text), entry_key(self._session, entry.seq)
                 person, source = self._turn.session.person, notice.source
-                body = Input(text, source, person=person, notice=notice.notice)
+                address = await self._context.bindings.notice_address(self._turn.session.id)
+                body = Input(text, source, person=person, address=address, notice=notice.notice)
                 recorded = await self._turn.record(body, key=key)
                 unseen = [seq for seq, one in self._turn.transcript().unseen() if one.text == text]
                 known = set(self._inputs.values())
@@ -229,11 +230,10 @@ class SessionTurnRun:
             for seq, message in self._turn.transcript().unseen():
                 if seq in self._inputs.values():
                     continue
-                text, images = self._input_text(message), [self._context.blobs.get(i.blob) for i in message.images]
-                key = f"{self._turn.session.id}/{seq}"
+                new = self._far_input(seq, message)
 
-                async def post(text: str = text, images: Sequence[bytes] = images, key: str = key) -> int:
-                    return await self._far.add_input(self._session, text, images, key)
+                async def post(new: FarInput = new) -> int:
+                    return await self._far.add_input(self._session, new)
 
                 self._is_posting = self._may_run_there = True
                 number = await (self._repeat(post) if self._has_posted else self._patiently(post))
@@ -242,17 +242,24 @@ class SessionTurnRun:
                 self._inputs[number] = seq
                 self._newest_there = max(self._newest_there, number)
 
-    def _input_text(self, message: UserMessage) -> str:
+    def _far_input(self, seq: int, message: UserMessage) -> FarInput:
+        """An input as it is sent: the first one of a turn after what the other side has not seen of this session."""
         text = message.text if message.source == "person" else NOTICE + message.text
-        if not self._wants_preamble:
-            return text
-        self._wants_preamble = False
-        state, bound = self._turn.state(), session_binding(self._turn.state())
-        saw = bound.saw if bound else 0
-        instructions = state.settings.get("instructions", "") if not saw else ""
-        context = f"[Instructions for this session:]\n{instructions}" if instructions else ""
-        parts = (context, render_history(self._turn.transcript().after(saw)), text)
-        return "\n\n".join(part for part in parts if part)
+        images = [self._load_image(image) for image in message.images]
+        if self._wants_preamble:
+            self._wants_preamble = False
+            state, bound = self._turn.state(), session_binding(self._turn.state())
+            saw = bound.saw if bound else 0
+            instructions = state.settings.get("instructions", "") if not saw else ""
+            context = f"[Instructions for this session:]\n{instructions}" if instructions else ""
+            history = render_history(self._turn.transcript().after(saw), self._load_image)
+            text = "\n\n".join(part for part in (context, history.text, text) if part)
+            images = [*(image.content for image in history.images), *images]
+        can_notify = self._context.bindings.can_notify(self._turn.state().address)
+        return FarInput(text, images, f"{self._turn.session.id}/{seq}", can_notify=can_notify)
+
+    def _load_image(self, image: Image) -> bytes:
+        return self._context.blobs.get(image.blob)
 
     async def _forward(self) -> None:
         """Send new inputs and answers, as they are recorded here."""
@@ -336,7 +343,7 @@ class SessionTurnRun:
                 images = f"\n[images on the other side: {len(result.images)}]" if result.images else ""
                 text = clip_middle(self._redact(result.text)) + images
                 details = self._redact(result.details)
-                body = Result(self._our_call(result.call), text, result.failed, details=details)
+                body = Result(self._our_call(result.call), text, result.failed, details=details, args=result.args)
                 await self._turn.record(body, key=key)
             case Asked() as asked if not asked.call or self._is_open(asked.call):
                 await self._ask(asked)

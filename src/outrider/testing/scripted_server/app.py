@@ -1,4 +1,4 @@
-"""ASGI application of the scripted server: three wire formats in, one script out.
+"""ASGI application of the scripted server: four wire formats in, one script out.
 
 It records the requests for tests to inspect, and refuses what the real providers refuse. It answers programs on this
 machine only: a web page, or a host name that was made to point here, is rejected.
@@ -18,7 +18,7 @@ from msgspec import Struct
 from outrider.core.prompt import AssistantMessage, Prompt, ToolMessage
 from outrider.models import practice
 from outrider.testing.scripted_model import ScriptedCall, ScriptedReply
-from outrider.testing.scripted_server import chat, messages, responses
+from outrider.testing.scripted_server import chat, generate_content, messages, responses
 from outrider.testing.scripted_server.script import (
     ChosenLine,
     Cut,
@@ -32,7 +32,7 @@ from outrider.testing.scripted_server.script import (
 )
 from outrider.testing.scripted_server.wire_format import Json, ParsedRequest, WireFormat, new_id, split_frames
 
-_SECRET = frozenset({"authorization", "x-api-key", "api-key", "cookie", "proxy-authorization"})
+_SECRET = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key", "cookie", "proxy-authorization"})
 _LOCAL = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -118,6 +118,8 @@ _WIRES = {
     "/v1/responses": responses.WIRE,
     "/v1/messages": messages.WIRE,
 }
+_UNORDERED = (responses.WIRE, generate_content.WIRE)
+"""The wires whose results need not directly follow their calls."""
 
 
 class _HttpFailure(Exception):
@@ -148,14 +150,14 @@ class ScriptedApp:
         if scope["type"] != "http":
             return
         path, headers = scope["path"], {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
-        wire = _WIRES.get(path, chat.WIRE)
+        wire = _wire_of(path)
         try:
             if not is_local(headers):
                 raise _HttpFailure(403, "this server answers programs on its own machine only")
             if scope["method"] == "GET":
                 await _send(send, 200, self._get(path, headers))
                 return
-            if path not in _WIRES or scope["method"] != "POST":
+            if wire is None or scope["method"] != "POST":
                 raise _HttpFailure(404, f"there is no {scope['method']} {path}")
             content = await _read(receive, headers)
             body = _decode(content)
@@ -163,9 +165,11 @@ class ScriptedApp:
             self._log.add(RecordedRequest("POST", path, body, public))
             if self._latency:
                 await anyio.sleep(self._latency)
+            if wire is generate_content.WIRE:
+                body = generate_content.with_path_fields(body, path)
             await self._answer(wire, self._parse_request(wire, body, len(content)), receive, send)
         except _HttpFailure as failure:
-            await _send_failure(send, wire, failure)
+            await _send_failure(send, wire or chat.WIRE, failure)
 
     def _get(self, path: str, headers: dict[str, str]) -> object:
         match path:
@@ -189,7 +193,7 @@ class ScriptedApp:
             raise _HttpFailure(400, f"the request is malformed: {error!r}") from error
         if wire is messages.WIRE and not body.get("max_tokens"):
             raise _HttpFailure(400, "max_tokens: Field required")
-        if error := find_prompt_error(prompt, in_order=wire is not responses.WIRE):
+        if error := find_prompt_error(prompt, in_order=wire not in _UNORDERED):
             raise _HttpFailure(400, error)
         model = str(body.get("model") or "practice")
         return ParsedRequest(model, prompt, body.get("stream") is True, body, size, new_id(), int(time.time()))
@@ -277,6 +281,10 @@ class ScriptedApp:
             await released.wait()
             group.cancel_scope.cancel()
         return released.is_set()
+
+
+def _wire_of(path: str) -> WireFormat | None:
+    return generate_content.WIRE if generate_content.is_path(path) else _WIRES.get(path)
 
 
 async def _read(receive: Receive, headers: dict[str, str]) -> bytes:

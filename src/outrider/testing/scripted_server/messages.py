@@ -24,8 +24,12 @@ _STOPS = {"length": "max_tokens", "content_filter": "refusal"}
 
 def parse(body: Json) -> Prompt:
     messages: list[Message] = []
+    system = [text_of(body.get("system"))]
     for message in body["messages"]:
         content = message["content"]
+        if message["role"] == "system":
+            system.append(text_of(content))
+            continue
         blocks: list[Json] = [{"type": "text", "text": content}] if isinstance(content, str) else objects(content)
         if message["role"] == "assistant":
             messages.append(_assistant_message(blocks))
@@ -38,7 +42,7 @@ def parse(body: Json) -> Prompt:
         if words or not results:
             messages.append(UserMessage(words))
     tools = [parse_tool(tool, "input_schema") for tool in objects(body.get("tools")) if "input_schema" in tool]
-    return Prompt(text_of(body.get("system")), messages, tuple(tools))
+    return Prompt("\n\n".join(text for text in system if text), messages, tuple(tools))
 
 
 def _assistant_message(blocks: Sequence[Json]) -> AssistantMessage:

@@ -22,6 +22,8 @@ from outrider.testing.scripted_server.wire_format import (
 )
 
 _INCOMPLETE_REASONS = {"length": "max_output_tokens"}
+_TOOL_SEARCH = "tool_search"
+"""A tool that finds others: its own type of tool, call and output, with arguments that are an object."""
 
 
 def items_of(body: Json) -> list[Json]:
@@ -35,7 +37,7 @@ def parse(body: Json) -> Prompt:
     messages: list[Message] = []
     for item in items_of(body):
         kind = item.get("type", "message")
-        if kind in ("function_call_output", "custom_tool_call_output"):
+        if kind in ("function_call_output", "custom_tool_call_output", "tool_search_output"):
             _add_result(messages, parse_result(item["call_id"], item.get("output")))
         elif kind == "message" and item["role"] in ("system", "developer"):
             system.append(text_of(item["content"]))
@@ -56,6 +58,8 @@ def _assistant_part(kind: str, item: Json) -> AssistantMessage | None:
             return AssistantMessage("", (parse_call(item["call_id"], item["name"], *parse_args(item["arguments"])),))
         case "custom_tool_call":
             return AssistantMessage("", (parse_call(item["call_id"], item["name"], {"input": item["input"]}),))
+        case "tool_search_call":
+            return AssistantMessage("", (parse_call(item["call_id"], _TOOL_SEARCH, item["arguments"]),))
         case "reasoning":
             thought = text_of(item.get("summary")) or text_of(item.get("content"))
             return AssistantMessage("", (), (Reasoning(thought, "openai-responses"),))
@@ -96,6 +100,11 @@ def _output(request: ParsedRequest, reply: ScriptedReply) -> list[Json]:
 
 
 def _call(request: ParsedRequest, n: int, call: ScriptedCall) -> Json:
+    if call.tool == _TOOL_SEARCH and any(
+        tool.get("type") == _TOOL_SEARCH for tool in objects(request.body.get("tools"))
+    ):
+        searched: Json = {"id": f"ts_{request.id}{n}", "type": "tool_search_call", "status": "completed"}
+        return {**searched, "call_id": f"call_{request.id}{n}", "execution": "client", "arguments": call.args}
     kind, prefix = ("custom_tool_call", "ctc") if call.custom else ("function_call", "fc")
     item: Json = {"id": f"{prefix}_{request.id}{n}", "type": kind, "status": "completed"}
     item |= {"call_id": f"call_{request.id}{n}", "name": call.tool}
@@ -171,6 +180,8 @@ def render_stream(request: ParsedRequest, reply: ScriptedReply) -> Sequence[byte
             case "message":
                 out.add("response.output_item.added", output_index=index, item={**opening, "content": []})
                 _add_text(out, at, item["content"][0], reply)
+            case "tool_search_call":
+                out.add("response.output_item.added", output_index=index, item=opening)
             case kind:
                 field, event = _FIELDS[kind]
                 out.add("response.output_item.added", output_index=index, item={**opening, field: ""})

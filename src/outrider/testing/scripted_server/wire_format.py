@@ -1,4 +1,4 @@
-"""What a wire format of the scripted server consists of, and the parsing and rendering that the three share."""
+"""What a wire format of the scripted server consists of, and the parsing and rendering that all share."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
