@@ -421,3 +421,19 @@ def _references(value: Any) -> set[str]:
             return set[str]().union(*(_references(one) for one in inner))
         case _:
             return set()
+
+
+@pytest.mark.behaviour("B1")
+async def test_a_sender_that_does_not_come_back_says_so_and_its_input_is_still_added_once(tmp_path: Path) -> None:
+    async with serving_home(tmp_path, ScriptedModel(says("one"))) as (_, url), client(url) as owner:
+        session = await create(owner)
+        path, message = f"/v1/sessions/{session}/inputs", {"text": "go"}
+        receipts = [
+            await owner.post(path, json=message, headers={"Idempotency-Key": "k", "Outrider-Delivery": delivery})
+            for delivery in ("none", "pull")
+        ]
+        refused = await owner.post(path, json=message, headers={"Outrider-Delivery": "pigeon"})
+        entries = await entries_when_idle(owner, session)
+    assert [receipt.json()["seq"] for receipt in receipts] == [1, 1]
+    assert [entry["address"] for entry in entries if entry["type"] == "input"] == [f"request:{session}"]
+    assert code(refused) == (400, "invalid_delivery")

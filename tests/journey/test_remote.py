@@ -16,7 +16,7 @@ from outrider.app.agent import Agent
 from outrider.channels.http.app import ENDPOINTS
 from outrider.config.load import load
 from outrider.core.errors import Refused
-from outrider.core.events import Asked, Delta, Ended, Entry, Event, Input, Reply, Started
+from outrider.core.events import Asked, Delta, Ended, Entry, Event, Input, Reply, Result, Started
 from outrider.core.store_port import Session
 from outrider.core.turn_result import TurnResult
 from outrider.core.types import Usage
@@ -24,10 +24,12 @@ from outrider.testing.scripted_model import call, says
 from outrider.testing.scripted_server.script import Script, ScriptRule, Stall, script
 from outrider.testing.scripted_server.server import ScriptedServer, open_scripted_server
 from tests.journey.support import Person
+from tests.support.acp import World, do, tool
 from tests.support.cutting import cutting
 from tests.support.http import client, serving
 from tests.support.in_process import InProcessPerson
 from tests.support.remote import FarOutriderHome, chunk, far_outrider, foreign_server, raw, stream
+from tests.support.survivors import end_all
 from tests.support.up import up
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -255,6 +257,10 @@ ERRORS: Mapping[str, tuple[Callable[[dict[str, Any]], Response], str]] = {
         lambda body: raw(chunk(choices=[], error={"message": "overloaded", "code": 503})),
         "Remote error (503): overloaded",
     ),
+    "content of another type": (
+        lambda body: raw(chunk(choices=[{"delta": {"content": {"parts": ["x"]}}, "finish_reason": "stop"}])),
+        "Remote error (200): the reply is empty; fields of an unknown type: choices[0].delta.content",
+    ),
     "an empty reply": (lambda body: stream(), "Remote error (200): the reply is empty"),
     "a tool call": (
         lambda body: stream(finish="tool_calls"),
@@ -294,6 +300,16 @@ async def test_a_cut_reply_is_kept_as_partial_and_a_stall_is_bounded(tmp_path: P
         whole: dict[str, Any] = {"choices": [{"message": {"content": "Whole."}, "finish_reason": "stop"}], "usage": {}}
         far.answer = lambda body: JSONResponse(whole)
         assert (await agent.say("hi", session="s")).text == "Whole."
+
+
+@pytest.mark.behaviour("C5")
+async def test_a_reply_is_read_whatever_the_type_of_the_fields_around_it(tmp_path: Path) -> None:
+    choice = {"index": "0", "delta": {"content": "Fine.", "reasoning": ["why"]}, "finish_reason": "stop"}
+    odd = chunk(choices=[choice], usage={"prompt_tokens": "11", "completion_tokens": 5, "prompt_tokens_details": []})
+    async with foreign_server() as far, near(tmp_path, far.url) as agent:
+        far.answer = lambda body: raw(odd, b"data: [DONE]\n\n")
+        turn = await agent.say("hi", session="s")
+    assert (turn.text, turn.outcome, turn.usage) == ("Fine.", "done", Usage(11, 5))
 
 
 # C7: stale generations never speak
@@ -510,8 +526,49 @@ async def test_a_background_task_of_the_other_side_is_told_here_once(tmp_path: P
                 entry = await wait_for(agent, session, Ended, after=head)
                 entries = await journal(agent)
             notices = [one for one in bodies(entries, Input) if one.source == "task"]
-            assert (len(notices), bodies(entries, Reply)[-1].text, entry.seq) == (1, "It is done.", entries[-1].seq)
+            assert [one.address for one in notices] == [TERMINAL]
+            assert (bodies(entries, Reply)[-1].text, entry.seq) == ("It is done.", entries[-1].seq)
             assert [one.source for one in bodies(far.journals()[0], Input)] == ["person", "task"]
+
+
+@pytest.mark.behaviour("B3")
+@pytest.mark.behaviour("C10")
+@pytest.mark.needs("sandbox")
+async def test_the_other_side_promises_a_notice_only_where_one_can_be_delivered_here(tmp_path: Path) -> None:
+    start = call("shell", command="cat", interactive=True, background=True)
+    rules = Script(rules=(ScriptRule("start", ((says("", start),), (says("Started."),))),))
+    async with open_scripted_server(rules) as server:
+        with far_outrider(tmp_path / "far", far_settings(server)) as far:
+            async with near_of(tmp_path, far) as agent:
+                for name, address in (("piped", "pipe:test"), ("chat", TERMINAL), ("moved", TERMINAL)):
+                    await agent.say("start it", session=name, address=address)
+                await agent.say("start it", session="moved", address="chat:completion")
+                promised = {
+                    name: [json.loads(one.text)["notify"] for one in bodies(await journal(agent, name), Result)]
+                    for name in ("piped", "chat", "moved")
+                }
+            assert promised == {"piped": [False], "chat": [True], "moved": [True, False]}
+            channels = [[one.address.partition(":")[0] for one in bodies(one, Input)] for one in far.journals()]
+            assert sorted(channels) == [["request"], ["sessions"], ["sessions", "request"]]
+    end_all(tmp_path)
+
+
+@pytest.mark.behaviour("C10")
+async def test_arguments_that_a_program_of_the_other_side_reports_late_are_in_the_journal_here(tmp_path: Path) -> None:
+    world = World(_folder(tmp_path / "world"))
+    acts = do(
+        tool("c1", "pending", kind="execute"),
+        tool("c1", "completed", kind="execute", rawInput={"command": "ls"}),
+        ("say", "Listed."),
+    )
+    settings = {"model.name": "practice", "runtime.name": "acp", "acp.command": world.command()}
+    with far_outrider(tmp_path / "far", settings) as far:
+        async with near_of(tmp_path, far) as agent:
+            turn = await agent.say(acts, session="s", address=TERMINAL)
+            assert (turn.outcome, turn.text) == ("done", "Listed.")
+            (result,) = bodies(await journal(agent), Result)
+            (theirs,) = bodies(far.journals()[0], Result)
+    assert (result.args, theirs.args) == ({"command": "ls"}, {"command": "ls"})
 
 
 @pytest.mark.behaviour("C10")

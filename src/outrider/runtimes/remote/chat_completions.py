@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from outrider.core.events import Delta
 from outrider.core.ports import Emit
 from outrider.core.prompt import AssistantMessage, Message, ToolMessage, UserMessage
 from outrider.core.store_port import Blobs
 from outrider.core.types import Usage
+from outrider.runtimes.jsonrpc.decoding import UNREAD, WHOLE, LenientDecoder
 from outrider.runtimes.remote.errors import DECODE_ERRORS, content_failure, message_of
 
 CUT_REASONS = {"length": "length", "content_filter": "content filter"}
@@ -22,6 +23,8 @@ INTERRUPTED = (
     "[Your work on the message below was cut off. Some of it may be done already: check before you repeat anything, "
     "and continue from there.]\n\n"
 )
+MAX_UNREAD = 5
+"""Fields that are named when nothing of a reply could be read."""
 MAX_REPLY = 4 * 1024 * 1024
 """Characters of one reply."""
 _OWN_WORDS = re.compile(r"Remote (error \(\d+\)|connection error): ")
@@ -98,6 +101,10 @@ class _Chunk(Struct):
     usage: _TokenCounts | None = None
     model: str | None = None
     error: object = None
+    unread: tuple[str, ...] = field(default=(), name=UNREAD)
+
+
+_CHUNKS = LenientDecoder(_Chunk)
 
 
 class CompletionParser:
@@ -109,6 +116,8 @@ class CompletionParser:
         self._redact = redact
         self._parts: list[str] = []
         self._length = 0
+        self._unread: dict[str, None] = {}
+        """Fields of another type, in the order in which they came."""
         self.model = ""
         self.usage = Usage()
         self.finish_reason = ""
@@ -140,15 +149,22 @@ class CompletionParser:
         """Raise RemoteFailed for a reply without text."""
         if not self.text.strip():
             wants_tool = self.finish_reason in ("tool_calls", "function_call")
-            message = "it asked for a tool call, and it was offered none" if wants_tool else "the reply is empty"
+            unread = f"; fields of an unknown type: {', '.join(self._unread)}" if self._unread else ""
+            message = (
+                "it asked for a tool call, and it was offered none" if wants_tool else f"the reply is empty{unread}"
+            )
             raise content_failure(self._status, message, self._redact)
 
     def _decode(self, data: bytes) -> _Chunk:
         try:
             return msgspec.json.decode(data, type=_Chunk)
         except DECODE_ERRORS as error:
-            start = data[:200].decode("utf-8", "replace")
-            raise content_failure(self._status, f"not a chat completion ({error}): {start}", self._redact) from None
+            chunk = _CHUNKS.decode(data)
+            if WHOLE in chunk.unread:
+                start = data[:200].decode("utf-8", "replace")
+                raise content_failure(self._status, f"not a chat completion ({error}): {start}", self._redact) from None
+            self._unread |= dict.fromkeys(chunk.unread[: MAX_UNREAD - len(self._unread)])
+            return chunk
 
     def _add(self, chunk: _Chunk) -> None:
         if chunk.error:

@@ -1,14 +1,17 @@
 """The sessions API of another Outrider: typed requests, and its events parsed into our own words."""
 
 import base64
+import logging
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Literal
+from typing import Any, get_args
 from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import fields as fields_of
 
 from outrider.core.events import Body, Delta
+from outrider.runtimes.jsonrpc.decoding import UnreadReporter
 from outrider.runtimes.remote.client import RemoteClient
 from outrider.runtimes.remote.errors import DECODE_ERRORS, RemoteFailed, connection_failure, content_failure
 from outrider.system.sse import SseParser, SseTooLong
@@ -19,6 +22,10 @@ DELIVERY_HEADER = "outrider-delivery"
 """Says `none` when nobody can be notified after the turn. An Outrider that does not know it ignores it."""
 MAX_BACKLOG = 50_000
 """Entries that are read before the live stream; a longer backlog is refused in words."""
+
+
+_log = logging.getLogger("outrider.remote")
+_ENTRY_KINDS: dict[str, type[Struct]] = {str(kind.__struct_config__.tag): kind for kind in get_args(Body)}
 
 
 class FarSession(Struct, frozen=True):
@@ -51,7 +58,6 @@ FarEvent = FarEntry | Delta
 
 
 class _Health(Struct):
-    status: Literal["ok", "failing"]
     version: str = ""
 
 
@@ -78,6 +84,7 @@ class FarOutrider:
 
     def __init__(self, client: RemoteClient) -> None:
         self._client = client
+        self._unread = UnreadReporter(client.endpoint.host, _log, lambda text: None)
 
     async def version(self) -> str:
         """Its version; empty when the other side is no Outrider, or the key may not read its sessions."""
@@ -118,7 +125,10 @@ class FarOutrider:
         while True:
             query = urlencode({"after": found[-1].seq if found else after, "limit": PAGE})
             page = await self._client.request("GET", f"{_path(session, 'entries')}?{query}", _EntryList)
-            found += [_parse_entry(entry) for entry in page.entries]
+            try:
+                found += [self._parse_entry(entry) for entry in page.entries]
+            except DECODE_ERRORS as error:
+                raise content_failure(200, f"an entry that cannot be read ({error})", self._client.redact) from None
             if len(page.entries) < PAGE:
                 return found
             if len(found) > MAX_BACKLOG:
@@ -165,18 +175,39 @@ class FarOutrider:
                 case "idle":
                     return None
                 case _:
-                    return _parse_entry(event)
+                    return self._parse_entry(event)
         except DECODE_ERRORS as error:
             raise content_failure(200, f"an event that cannot be read ({error})", self._client.redact) from None
 
+    def _parse_entry(self, entry: dict[str, Any]) -> FarEntry:
+        """An entry, also of another version: unknown parts are left out. Raises ValidationError when that is too much.
 
-def _parse_entry(entry: dict[str, Any]) -> FarEntry:
-    seq = msgspec.convert(entry.get("seq"), int)
-    body = {name: value for name, value in entry.items() if name not in ("seq", "at")}
-    try:
-        return FarEntry(seq, msgspec.convert(body, Body))
-    except msgspec.ValidationError:
-        return FarEntry(seq, None)
+        To ignore such an entry could mean to wait for the end of a turn that has ended.
+        """
+        seq = msgspec.convert(entry.get("seq"), int)
+        body = {name: value for name, value in entry.items() if name not in ("seq", "at")}
+        kind = _ENTRY_KINDS.get(str(body.get("type")))
+        if kind is None:
+            return FarEntry(seq, None)
+        try:
+            return FarEntry(seq, msgspec.convert(body, Body))
+        except msgspec.ValidationError:
+            part, unread = _readable_part(body, kind)
+            self._unread.report(str(body.get("type")), unread)
+            return FarEntry(seq, msgspec.convert(part, Body))
+
+
+def _readable_part(body: dict[str, Any], kind: type[Struct]) -> tuple[dict[str, Any], list[str]]:
+    """The body without optional fields that have another type here, and the names of those."""
+    unread: list[str] = []
+    for field in fields_of(kind):
+        if field.required or field.encode_name not in body:
+            continue
+        try:
+            msgspec.convert(body[field.encode_name], field.type)
+        except msgspec.ValidationError:
+            unread.append(field.encode_name)
+    return {name: value for name, value in body.items() if name not in unread}, unread
 
 
 def _path(session: str, *more: str) -> str:
