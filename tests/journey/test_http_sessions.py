@@ -400,7 +400,11 @@ async def test_the_openapi_document_has_every_endpoint_and_nothing_else(tmp_path
     assert documented == methods_of(app.ENDPOINTS)
     posted = document["paths"]["/v1/sessions/{id}/inputs"]["post"]
     assert posted["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/NewInput"}
-    assert [(one["name"], one["in"]) for one in posted["parameters"]] == [("id", "path"), ("Idempotency-Key", "header")]
+    assert [(one["name"], one["in"]) for one in posted["parameters"]] == [
+        ("id", "path"),
+        ("Idempotency-Key", "header"),
+        ("Outrider-Delivery", "header"),
+    ]
     references = _references(document)
     assert references <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
 

@@ -16,7 +16,7 @@ from outrider.app.agent import Agent
 from outrider.channels.http.app import ENDPOINTS
 from outrider.config.load import load
 from outrider.core.errors import Refused
-from outrider.core.events import Asked, Delta, Ended, Entry, Event, Input, Reply, Result, Started
+from outrider.core.events import Asked, Begun, Delta, Ended, Entry, Event, Input, Reply, Result, Started
 from outrider.core.store_port import Session
 from outrider.core.turn_result import TurnResult
 from outrider.core.types import Usage
@@ -557,14 +557,21 @@ async def test_the_other_side_promises_a_notice_only_where_one_can_be_delivered_
 async def test_arguments_that_a_program_of_the_other_side_reports_late_are_in_the_journal_here(tmp_path: Path) -> None:
     world = World(_folder(tmp_path / "world"))
     acts = do(
-        tool("c1", "pending", kind="execute"),
+        tool("c1", "pending", kind="execute", rawInput={"cwd": "/"}),
+        tool("c1", "in_progress"),
+        ("until", "go"),
         tool("c1", "completed", kind="execute", rawInput={"command": "ls"}),
         ("say", "Listed."),
     )
     settings = {"model.name": "practice", "runtime.name": "acp", "acp.command": world.command()}
     with far_outrider(tmp_path / "far", settings) as far:
         async with near_of(tmp_path, far) as agent:
-            turn = await agent.say(acts, session="s", address=TERMINAL)
+            session = await agent.session("s")
+            await agent.post(acts, session=session, address=TERMINAL)
+            await wait_for(agent, session, Begun)
+            (world.agents / "go").touch()
+            turn = await agent.wait(await agent.find("s"))
+            assert turn
             assert (turn.outcome, turn.text) == ("done", "Listed.")
             (result,) = bodies(await journal(agent), Result)
             (theirs,) = bodies(far.journals()[0], Result)

@@ -46,5 +46,5 @@ async def test_unknown_entries_and_fields_are_left_out_and_the_rest_is_read() ->
 
 async def test_an_entry_without_what_it_needs_is_an_error_and_not_ignored() -> None:
     async with far_with({"type": "ended", "seq": 1, "at": 1, "outcome": "postponed", "saw": 1}) as far:
-        with pytest.raises(RemoteFailed, match="an entry that cannot be read .*postponed"):
+        with pytest.raises(RemoteFailed, match=r"an entry that cannot be read .*postponed"):
             await far.entries("s", 0)

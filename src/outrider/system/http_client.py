@@ -91,6 +91,8 @@ class OriginClient:
         self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AsyncGenerator[StreamedResponse, None]:
         """Send a request; the response is open inside the block. Raises ConnectionFailed, also while it is read."""
+        if self._client.is_closed:
+            raise ConnectionFailed("lost", "the client is closed")
         try:
             content = body or None
             async with self._client.stream(method, url, content=content, headers=dict(headers)) as response:
