@@ -593,6 +593,10 @@ def test_two_homes_in_two_processes(tmp_path: Path) -> None:
         assert (ran.code, ran.lines[-1]["outcome"], ran.lines[-1]["error"]) == (0, "done", "")
         doctor = near_person.types("runtime", "doctor")
         assert (doctor.code, "Outrider" in doctor.out, "accepts the key" in doctor.out) == (0, True, True)
+        whole = near_person.types("doctor")
+        assert (whole.code, "none is used here" in whole.out, "nobody:knows" in whole.out) == (0, True, False), (
+            whole.out
+        )
         use = near_person.types("runtime", "use", "native")
         assert (use.code, "remote.url" in use.err) == (2, True)
         assert running.key not in json.dumps([ran.out, ran.err, doctor.out, near_person.types("config", "list").out])

@@ -239,6 +239,9 @@ def _store_size(home: Path) -> int | None:
 
 async def check_model(config: Config, *, online: bool) -> AsyncGenerator[ProbeResult, None]:
     """Which model is used, why, and whether it can be reached."""
+    if config.remote.url:
+        yield ProbeResult("model", "fine", "none is used here: remote.url forwards every turn")
+        return
     try:
         default = default_model(config)
         choices = choose_models(config)
