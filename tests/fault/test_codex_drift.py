@@ -1,7 +1,7 @@
 """Codex whose messages differ in one field from those of the tested version: every turn ends, and with words.
 
 The messages are those of the program's own schema, and those of a scripted app-server, which is a process of its own.
-With `--hypothesis-profile=long`, every difference is tried in the process, else a sample.
+With `--hypothesis-profile=long`, every difference is tried in the process, and 100 with a restart; else a sample.
 """
 
 import json
@@ -298,7 +298,7 @@ async def test_differences_in_a_running_program_end_every_turn_with_words(codex:
 async def test_differences_after_a_restart_end_every_turn_with_words(codex: DriftingCodex) -> None:
     every = await codex.restart_differences()
     assert {name for name, _, _ in every} == {f"response {method}" for method in AFTER_RESTART}
-    for number, difference in enumerate(chosen(every, 6), 3):
+    for number, difference in enumerate(chosen(every, 6, most=100), 3):
         await codex.assert_turn_ends_after_restart(difference, number)
 
 

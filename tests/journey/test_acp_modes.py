@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.core.events import Ended
+from outrider.app.runtimes import parse_runtime
+from outrider.core.events import Delta, Ended
 from tests.support.acp import World, do, finished_journal, post
 
 pytestmark = pytest.mark.anyio
@@ -51,3 +52,22 @@ async def test_without_a_setting_the_agent_keeps_its_own_mode(world: World) -> N
         await post(agent, do(("say", "ok")))
         await finished_journal(agent)
     assert world.received("session/set_mode") == []
+
+
+async def test_a_session_has_a_mode_of_its_own(world: World) -> None:
+    async with world.open_agent("modes", acp_mode="plan") as agent:
+        await agent.change(await agent.session("s"), parse_runtime("acp:ask").settings)
+        await post(agent, do(("say", "ok")))
+        await finished_journal(agent)
+    assert world.received("session/set_mode") == []  # its agent is in this mode already
+
+
+async def test_a_mode_that_the_agent_left_is_set_again_and_the_person_is_told(world: World) -> None:
+    notes: list[str] = []
+    left = ("update", {"sessionUpdate": "current_mode_update", "currentModeId": "ask"})
+    async with world.open_agent("modes", acp_mode="plan") as agent:
+        for _ in range(2):
+            async for event in agent.events(do(left, ("say", "ok")), session="s"):
+                notes += [event.text] if isinstance(event, Delta) and event.kind == "note" else []
+    assert world.received("session/set_mode") == [{"sessionId": "s0", "modeId": "plan"}] * 2
+    assert notes == ["scripted is now in its mode ask"] * 2

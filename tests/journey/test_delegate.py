@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import anyio
 import pytest
 
 from outrider.core.prompt import Prompt, UserMessage
@@ -24,6 +25,29 @@ async def test_a_child_session_does_its_work_and_returns_its_last_reply(tmp_path
         (task,) = await agent.tasks(await agent.session("s"))
     assert turn.text == "the child says: there are seven"
     assert (task.spec.kind, task.state) == ("session", "succeeded")
+
+
+async def test_sessions_that_wait_for_their_children_let_these_run(tmp_path: Path) -> None:
+    def answer(prompt: Prompt) -> ScriptedReply:
+        match prompt.messages:
+            case [UserMessage(text="go")]:
+                return says("", call("delegate", work="one"), call("delegate", work="two"))
+            case [UserMessage()]:
+                return says("done below")
+            case _:
+                return says("done above")
+
+    replies: dict[str, str] = {}
+    async with open_scripted(tmp_path, ScriptedModel(*[answer] * 12), limits_turns="2") as agent:
+
+        async def say(name: str) -> None:
+            replies[name] = (await agent.say("go", session=name)).text
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for name in ("a", "b", "c"):
+                    group.start_soon(say, name)
+    assert replies == {"a": "done above", "b": "done above", "c": "done above"}
 
 
 @pytest.mark.behaviour("B6")

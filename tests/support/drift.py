@@ -136,11 +136,12 @@ class Schema:
         return place
 
 
-def chosen(every: Sequence[T], count: int) -> Sequence[T]:
-    """All of them with `--hypothesis-profile=long`, else as many as this, always the same."""
+def chosen(every: Sequence[T], count: int, most: int = 100_000) -> Sequence[T]:
+    """As many as this, always the same; with `--hypothesis-profile=long`, all of them up to `most`."""
     from hypothesis import settings  # The scripted programs run without it.
 
-    return every if settings().max_examples > 1_000 else Random(11).sample(every, count)
+    size = min(len(every), most) if settings().max_examples > 1_000 else count
+    return Random(11).sample(every, size)
 
 
 def unique(messages: Sequence[Json]) -> list[Json]:

@@ -1,6 +1,6 @@
 """The tasks of one session, and child sessions: sessions that are tasks of another session."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import anyio.to_thread
 
@@ -86,14 +86,14 @@ class SessionTasks:
         self,
         store: TaskStore,
         supervisor: TaskSupervisor,
-        wake: Callable[[str], None],
+        worker: Worker,
         policy: TaskPolicy,
         session: Session,
     ) -> None:
         self.commands: Commands = policy.commands
         self._store = store
         self._task_supervisor = supervisor
-        self._wake = wake
+        self._worker = worker
         self._policy = policy
         self._session = session
 
@@ -103,11 +103,15 @@ class SessionTasks:
     async def start(self, spec: TaskSpec) -> Task:
         task = await self._task_supervisor.start(self._session.id, spec)
         if task.child:  # started before a crash: the process that runs this session runs its children
-            self._wake(task.child)
+            self._worker.wake(task.child)
         return task
 
     async def wait(self, task: Task, seconds: float) -> Task:
-        return await self._task_supervisor.wait(task, seconds)
+        if task.spec.kind == "command":
+            return await self._task_supervisor.wait(task, seconds)
+        # The child needs a slot, and all of them may be taken by turns that wait for their children.
+        async with self._worker.lend_slot(self._session.id):
+            return await self._task_supervisor.wait(task, seconds)
 
     async def detach(self, task: Task, notify: Notify) -> Task:
         return await self._task_supervisor.detach(task, notify)

@@ -195,7 +195,7 @@ async def _start(
     if mode.runs != "none":
         seconds, policy = config.asks.seconds, TaskPolicy(config, commands)
         timeouts = ApprovalTimeouts(store, worker.wake, seconds, group) if seconds else None
-        environment = HomeToolEnvironment(config, store, store.blobs, supervisor, policy, worker.wake, _now, timeouts)
+        environment = HomeToolEnvironment(config, store, store.blobs, supervisor, policy, worker, _now, timeouts)
         bindings = _SessionBindings(store, worker.wake, limits.queue)
         context = RuntimeContext(config, models.get, _tools(tools), environment, bounds, store.blobs, bindings)
         stalled = StalledSessions(store, worker, config.home, group) if mode.runs == "all" else None

@@ -19,10 +19,11 @@ _BACK_TO_NATIVE = f"`outrider runtime use {NATIVE}` switches back to the built-i
 
 
 class RuntimeChoice(Struct, frozen=True):
-    """A runtime, such as `codex`, or one with a model, such as `codex:gpt-5.5`."""
+    """A runtime, such as `codex`, or one with a model or a mode, such as `codex:gpt-5.5` or `acp:plan`."""
 
     name: str
     model: str = ""
+    """Its model; for an ACP agent, its mode."""
 
     def __str__(self) -> str:
         return f"{self.name}:{self.model}" if self.model else self.name
@@ -48,7 +49,7 @@ def parse_runtime(text: str) -> RuntimeChoice:
         raise Refused(f"there is no runtime {name[:60]!r}{hint}")
     if mark and not (model and model.isprintable() and takes_model(name)):
         if takes_model(name):
-            raise Refused(f"write {name}:<model>, or {name} alone")
+            raise Refused(f"write {name}:<{model_setting(name).partition('.')[2]}>, or {name} alone")
         raise Refused(f"a model cannot be chosen for {name} here: write {name} alone")
     return RuntimeChoice(name, model)
 
@@ -59,7 +60,8 @@ def takes_model(name: str) -> bool:
 
 
 def model_setting(name: str) -> str:
-    return f"{name}.model"
+    """The setting of what is chosen after the colon: a model, or the mode of a program that has modes."""
+    return f"{name}.mode" if lookup_setting(f"{name}.mode") else f"{name}.model"
 
 
 def runtime_of(settings: Mapping[str, str], default: str) -> RuntimeChoice:

@@ -16,6 +16,7 @@ from outrider.core.tasks import running_summary
 from outrider.core.types import Call
 from outrider.engine.approval_timeouts import ApprovalTimeouts
 from outrider.engine.task_supervisor import TaskSupervisor
+from outrider.engine.worker import Worker
 from outrider.workspaces.git_protection import ProtectedFiles
 from outrider.workspaces.held_paths import hold_workspace, workspace_identity
 from outrider.workspaces.local import LocalWorkspace
@@ -32,7 +33,7 @@ class HomeToolEnvironment:
         blobs: Blobs,
         supervisor: TaskSupervisor,
         policy: TaskPolicy,
-        wake: Callable[[str], None],
+        worker: Worker,
         now: Callable[[], int],
         timeouts: ApprovalTimeouts | None,
     ) -> None:
@@ -43,7 +44,7 @@ class HomeToolEnvironment:
         self._blobs = blobs
         self._task_supervisor = supervisor
         self._policy = policy
-        self._wake = wake
+        self._worker = worker
         self._now = now
         self._timeouts = timeouts
 
@@ -70,7 +71,7 @@ class HomeToolEnvironment:
             ),
             blobs=self._blobs,
             call=call.id,
-            tasks=SessionTasks(self._store, self._task_supervisor, self._wake, self._policy, session),
+            tasks=SessionTasks(self._store, self._task_supervisor, self._worker, self._policy, session),
             address=state.address,
             delivery=check_delivery(state.address, CHANNELS),
         )

@@ -7,7 +7,8 @@ turn could not be written to the store is stalled; `StalledSessions` retries it 
 import logging
 import shutil
 from collections import OrderedDict
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from sys import maxsize
 from typing import Protocol
@@ -80,8 +81,39 @@ class _Run(Struct, frozen=True):
     listener: WorkerListener
 
 
+class _Slot:
+    """One of the turns that may run at once. While a turn lends its slot, another one can run."""
+
+    def __init__(self, limiter: anyio.CapacityLimiter) -> None:
+        self._limiter = limiter
+        self._is_held = False
+        self._lent = 0
+
+    async def acquire(self) -> None:
+        await self._limiter.acquire_on_behalf_of(self)
+        self._is_held = True
+
+    def release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._limiter.release_on_behalf_of(self)
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncGenerator[None]:
+        """Do without it in this block, and wait for one at its end. Blocks may overlap."""
+        self._lent += 1
+        self.release()
+        try:
+            yield
+        finally:
+            self._lent -= 1
+            if not self._lent:
+                await self.acquire()
+
+
 class _RunningSession:
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: _Run, slots: anyio.CapacityLimiter) -> None:
+        self.slot = _Slot(slots)
         self.runtimes = run.runtimes
         self.listener = run.listener
         self.scope = anyio.CancelScope()
@@ -193,9 +225,14 @@ class Worker:
         if running := self._running.get(session):
             running.notify()
         elif self._run and not self._is_draining:
-            self._running[session] = _RunningSession(self._run)
+            self._running[session] = _RunningSession(self._run, self._slots)
             self._run.group.start_soon(self._run_session, session)
         self._hub.publish(session)
+
+    def lend_slot(self, session: str) -> AbstractAsyncContextManager[None]:
+        """Let another turn run while the turn of this session only waits for one. Its limit of turns stays kept."""
+        running = self._running.get(session)
+        return running.slot.lend() if running else nullcontext()
 
     async def wake_all(self) -> None:
         """Wake every session that has work."""
@@ -217,16 +254,17 @@ class Worker:
     async def _run_session(self, session: str) -> None:
         running = self._running[session]
         try:
-            async with self._slots:
-                failpoint("session_unclaimed")
-                with running.scope:
-                    await self._run_safely(session, running)
+            await running.slot.acquire()
+            failpoint("session_unclaimed")
+            with running.scope:
+                await self._run_safely(session, running)
             if self._is_draining:
                 await self._release(running.turn)
         except anyio.get_cancelled_exc_class():
             await self._release(running.turn)
             raise
         finally:
+            running.slot.release()
             del self._running[session]
             running.done.set()
         if self._is_draining and running.scope.cancelled_caught:

@@ -185,6 +185,10 @@ class AcpAgent:
             await self._request("session/set_mode", {"sessionId": thread, "modeId": mode})
         self.modes[thread] = OfferedModes(offered.names, mode, offered.option)
 
+    def _mode_changed(self, thread: str, mode: str) -> None:
+        offered = self.modes.get(thread, OfferedModes())
+        self.modes[thread] = OfferedModes(offered.names, mode, offered.option)
+
     def revoke_tokens(self) -> None:
         """It has ended, so nobody may use the tokens that it was given."""
         for session in self.mcp_sessions.values():
@@ -290,7 +294,10 @@ class AcpAgent:
             case RpcNotification(method="session/update", params=params):
                 notification = parse_or_none(params, SessionNotification)
                 if notification:
-                    await self._deliver(notification.session_id, parse_update(notification.update))
+                    update = parse_update(notification.update)
+                    if update.session_update == "current_mode_update":
+                        self._mode_changed(notification.session_id, update.current_mode_id or "")
+                    await self._deliver(notification.session_id, update)
             case RpcRequest(id=number, method="session/request_permission", params=params):
                 request = parse_permission_request(params)
                 if not await self._deliver(request.session_id, (number, request)):

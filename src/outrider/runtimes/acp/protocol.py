@@ -15,7 +15,7 @@ from outrider.runtimes.jsonrpc.decoding import UNREAD, LenientDecoder, decode_va
 PROTOCOL_VERSION = 1
 NULL = Raw(b"null")
 SILENT_UPDATES = {
-    *("user_message_chunk", "available_commands_update", "current_mode_update", "config_option_update"),
+    *("user_message_chunk", "available_commands_update", "config_option_update"),
     *("session_info_update", "usage_update", "plan_update", "plan_removed"),
 }
 """Kinds of `session/update` that are known and not used."""
@@ -205,6 +205,7 @@ class SessionUpdate(ToolCallUpdate, frozen=True):
     session_update: str = ""
     message_id: str | None = None
     entries: Raw = NULL
+    current_mode_id: str | None = None
     unread: tuple[str, ...] = field(default=(), name=UNREAD)
 
 

@@ -88,7 +88,7 @@ class AcpTurnRun:
         bound = self._turn.state().threads.get(NAME)
         was_interrupted = has_died or is_interrupted(self._turn.state(), bound.turn if bound else "")
         thread, replayed = await self._open_session(bound, was_interrupted=was_interrupted)
-        if mode := self._context.config.acp.mode:
+        if mode := self._turn.state().settings.get("acp.mode") or self._context.config.acp.mode:
             await self._agent.set_mode(thread, mode)
         is_new = bound is None or bound.thread != thread
         interrupted = await self._close_interrupted_calls(bound, replayed)

@@ -154,6 +154,8 @@ class UpdateReader:
             case "plan":
                 if plan := render_plan(message.entries):
                     self._turn.emit(Delta(plan, "note"))
+            case "current_mode_update":
+                self._turn.emit(Delta(f"{self._agent.name} is now in its mode {message.current_mode_id}", "note"))
             case "" if message.tool_call_id:
                 await self._tool_call_changed(message)
             case kind if kind not in SILENT_UPDATES:
