@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from outrider.config.models import PROVIDERS, WIRE_PROVIDERS, ProviderPreset
-from outrider.config.schema import SETTINGS, Setting, render_value
+from outrider.config.schema import SETTINGS
+from outrider.config.setting_values import Setting, render_value
 
 _INTRODUCTION = """\
 # Configuration

@@ -17,6 +17,7 @@ from outrider.core.types import RuntimeTraits
 from outrider.runtimes.acp.runtime import AcpRuntime
 from outrider.runtimes.codex.runtime import CodexRuntime
 from outrider.runtimes.native import NativeRuntime
+from outrider.runtimes.remote.runtime import RemoteRuntime
 from outrider.testing.scripted_model import ScriptedCall, call, says
 from outrider.testing.scripted_server.script import ErrorStatus, Script, ScriptRule, ScriptStep, Stall
 from outrider.testing.scripted_server.server import ScriptedServer
@@ -31,6 +32,7 @@ from tests.contract.programs import (
 )
 from tests.support.acp import World, do, tool
 from tests.support.codex import codex_home, codex_settings
+from tests.support.remote import FarOutriderHome, far_outrider
 from tests.support.survivors import end_all
 
 GREET, WORK, ASK, HANG = "plan-greet", "plan-work", "plan-ask", "plan-hang"
@@ -93,6 +95,10 @@ class Harness(Protocol):
         """How often the command of a plan ran, counted outside of the runtime."""
         ...
 
+    def written(self) -> str:
+        """The file that a plan writes."""
+        ...
+
     def knows(self, words: str) -> int:
         """How often the last prompt contains these words."""
         ...
@@ -118,6 +124,15 @@ class PlanCalls(Struct, frozen=True):
     write: ScriptedCall
     poke: ScriptedCall
     tasks: ScriptedCall
+
+
+NATIVE_CALLS = PlanCalls(
+    run=call("shell", command=COMMAND),
+    ask=call("shell", command=COMMAND, needs=["network"], why="to ring"),
+    write=call("write", path=NEW_FILE, content=NEW_TEXT),
+    poke=call("poke", a="me"),
+    tasks=call("tasks", action="list"),
+)
 
 
 def _script(calls: PlanCalls) -> Script:
@@ -162,6 +177,9 @@ class _ScriptedModelHarness:
     def effects(self) -> int:
         book = self._folder / "work" / "did"
         return len(book.read_text().splitlines()) if book.exists() else 0
+
+    def written(self) -> str:
+        return (self._folder / "work" / NEW_FILE).read_text()
 
     def knows(self, words: str) -> int:
         return self._conversations()[-1].count(words)
@@ -260,6 +278,9 @@ class Acp:
     def effects(self) -> int:
         return sum(effect == "x" or _allows(effect) for effect in self._world.effects())
 
+    def written(self) -> str:
+        raise FileNotFoundError("the scripted agent writes no files")
+
     def knows(self, words: str) -> int:
         newest = max(self._world.agents.glob("*.past"))
         updates = [json.loads(line) for line in newest.read_text().splitlines()]
@@ -314,14 +335,7 @@ class Program(_ScriptedModelHarness):
 
 @contextmanager
 def _native(folder: Path) -> Generator[Harness]:
-    calls = PlanCalls(
-        run=call("shell", command=COMMAND),
-        ask=call("shell", command=COMMAND, needs=["network"], why="to ring"),
-        write=call("write", path=NEW_FILE, content=NEW_TEXT),
-        poke=call("poke", a="me"),
-        tasks=call("tasks", action="list"),
-    )
-    with ScriptedServer(_script(calls)) as server:
+    with ScriptedServer(_script(NATIVE_CALLS)) as server:
         yield Native(folder, server)
 
 
@@ -354,12 +368,51 @@ def open_program(folder: Path, program: RuntimeProgram) -> Generator[Harness]:
         yield Program(folder, server, program)
 
 
+class Remote(_ScriptedModelHarness):
+    """Another Outrider runs the turns, natively."""
+
+    traits = RemoteRuntime.traits
+    hint = "remote.url"
+    login_hint = "key"
+    limits: Mapping[str, str] = {
+        "mcp": "the other side runs natively, without MCP servers",
+        "switch": "while remote.url is set, nothing runs here",
+    }
+
+    def __init__(self, folder: Path, server: ScriptedServer, far: FarOutriderHome) -> None:
+        super().__init__(folder, server)
+        self._far = far
+
+    def settings(self) -> dict[str, str]:
+        return self._far.settings()
+
+    def broken(self) -> dict[str, str]:
+        return {"runtime.name": "remote"}
+
+    def effects(self) -> int:
+        return self._far.effects()
+
+    def written(self) -> str:
+        [folder] = self._far.workspaces()
+        return (folder / NEW_FILE).read_text()
+
+
+@contextmanager
+def _remote(folder: Path) -> Generator[Harness]:
+    with (
+        ScriptedServer(_script(NATIVE_CALLS)) as server,
+        far_outrider(folder / "far", _model(server)) as far,
+    ):
+        yield Remote(folder, server, far)
+
+
 Opens = Callable[[Path], AbstractContextManager[Harness]]
 RUNTIMES: Mapping[str, Opens] = {
     "native": _native,
     "codex": _codex,
     "acp": _acp,
     "acp that forgets": lambda folder: _acp(folder, "forgets"),
+    "remote": _remote,
 }
 UNSCRIPTED: Mapping[str, frozenset[str]] = {
     "acp": frozenset({"edits", "mcp", "modes", "tools"}),

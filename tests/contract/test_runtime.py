@@ -9,6 +9,7 @@ runtimes` runs the suite over real programs; the marks `ability` name the column
 | codex            | yes    | yes     | no      | no    |
 | acp              | no     | no      | no      | no    |
 | acp that forgets | no     | no      | no      | no    |
+| remote           | yes    | yes     | no      | no    |
 """
 
 import base64
@@ -23,11 +24,12 @@ import pytest
 import outrider
 from outrider.app.agent import Agent
 from outrider.config.load import load
+from outrider.core.errors import Refused
 from outrider.core.events import Answered, Asked, Delta, Ended, Entry, Event, Input, Reply, Result, Started
 from outrider.core.prompt import Prompt, transcript
 from outrider.core.store_port import Session
 from outrider.core.turn_result import TurnResult
-from outrider.core.types import Call
+from outrider.core.types import REMOTE, Call
 from outrider.models.http_model import ReasoningReplay
 from tests.contract.programs import PROGRAMS
 from tests.contract.runtimes import (
@@ -243,7 +245,7 @@ async def test_calls_are_in_the_journal_with_their_arguments_and_results(tried: 
 async def test_an_edit_is_in_the_journal_with_what_it_writes(tried: Tried) -> None:
     async with tried.open_agent() as agent:
         assert await allow_all(agent, await tried.begin(agent, WRITE)) == ("done", DONE)
-        assert (tried.folder / "work" / NEW_FILE).read_text().strip() == NEW_TEXT
+        assert tried.harness.written().strip() == NEW_TEXT
         entries = await journal(agent)
         [made] = calls_of(entries)
         [result] = [entry.body for entry in entries if isinstance(entry.body, Result)]
@@ -467,6 +469,17 @@ async def test_a_session_that_switches_the_runtime_and_back_keeps_its_history(tr
         assert (await tried.say(agent, REMEMBER)).outcome == "done"
         assert (tried.harness.knows(GREET) >= 1, tried.harness.knows("an aside")) == (True, 1)
         assert_sound(await journal(agent), 3)
+
+
+async def test_a_session_of_the_remote_runtime_cannot_leave_it(tmp_path: Path) -> None:
+    with RUNTIMES[REMOTE](tmp_path) as harness:
+        tried = Tried(tmp_path, harness)
+        async with tried.open_agent() as agent:
+            await tried.say(agent, GREET)
+            with pytest.raises(Refused, match=r"remote\.url"):
+                await agent.change(await agent.find("s"), {"runtime": "native"})
+            assert (await tried.say(agent, REMEMBER)).outcome == "done"
+            assert_sound(await journal(agent), 2)
 
 
 def test_the_table_above_shows_the_traits_of_the_runtimes(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def test_every_setting_is_listed_by_category_with_its_value_and_source(shell: Sh
         "runtime",
         "codex",
         "acp",
+        "remote",
         "shell",
         "sandbox",
         "delegate",

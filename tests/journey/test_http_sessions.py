@@ -400,7 +400,11 @@ async def test_the_openapi_document_has_every_endpoint_and_nothing_else(tmp_path
     assert documented == methods_of(app.ENDPOINTS)
     posted = document["paths"]["/v1/sessions/{id}/inputs"]["post"]
     assert posted["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/NewInput"}
-    assert [(one["name"], one["in"]) for one in posted["parameters"]] == [("id", "path"), ("Idempotency-Key", "header")]
+    assert [(one["name"], one["in"]) for one in posted["parameters"]] == [
+        ("id", "path"),
+        ("Idempotency-Key", "header"),
+        ("Outrider-Delivery", "header"),
+    ]
     references = _references(document)
     assert references <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
 
@@ -421,3 +425,19 @@ def _references(value: Any) -> set[str]:
             return set[str]().union(*(_references(one) for one in inner))
         case _:
             return set()
+
+
+@pytest.mark.behaviour("B1")
+async def test_a_sender_that_does_not_come_back_says_so_and_its_input_is_still_added_once(tmp_path: Path) -> None:
+    async with serving_home(tmp_path, ScriptedModel(says("one"))) as (_, url), client(url) as owner:
+        session = await create(owner)
+        path, message = f"/v1/sessions/{session}/inputs", {"text": "go"}
+        receipts = [
+            await owner.post(path, json=message, headers={"Idempotency-Key": "k", "Outrider-Delivery": delivery})
+            for delivery in ("none", "pull")
+        ]
+        refused = await owner.post(path, json=message, headers={"Outrider-Delivery": "pigeon"})
+        entries = await entries_when_idle(owner, session)
+    assert [receipt.json()["seq"] for receipt in receipts] == [1, 1]
+    assert [entry["address"] for entry in entries if entry["type"] == "input"] == [f"request:{session}"]
+    assert code(refused) == (400, "invalid_delivery")

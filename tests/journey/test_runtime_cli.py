@@ -57,6 +57,7 @@ def test_every_runtime_is_listed_with_its_version_its_login_and_the_default(with
         ("acp", False, False),
         ("codex", False, True),
         ("parrot", False, True),
+        ("remote", False, False),
     ]
     assert (statuses["codex"]["version"], statuses["codex"]["login"]) == ("0.163.0", "its model provider needs none")
     assert statuses["parrot"]["version"] == "outrider-parrot 1.0"
@@ -67,6 +68,7 @@ def test_every_runtime_is_listed_with_its_version_its_login_and_the_default(with
         ["acp", "not"],
         ["codex", "ready"],
         ["parrot", "ready"],
+        ["remote", "not"],
     ]
 
 

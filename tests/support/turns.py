@@ -29,6 +29,10 @@ class MemoryTurn:
         self._added.set()
         return self.entries[-1]
 
+    @property
+    def is_superseded(self) -> bool:
+        return False
+
     def state(self) -> State:
         return fold(self.entries[: self._visible])
 

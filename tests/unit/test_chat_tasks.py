@@ -276,3 +276,12 @@ def test_a_question_is_shown_whole_or_says_how_much_is_missing() -> None:
     ]
     long = rendered("May it?\n" + "| x\n" * 500, is_plain=False)
     assert (len(long), "405 more characters are not shown: answer no unless" in long[-1]) == (401, True)
+
+
+def test_an_error_that_is_the_reply_of_its_turn_is_shown_once() -> None:
+    words = "Remote error (401): bad key"
+    view = ChatSessionView(journal(Input("go"), Started("remote")))
+    shown = apply(view, Reply(words, saw=1), Ended("failed", 1, words))
+    assert shown == [ReplyBlock(words), Note("✗ The turn failed", "bad")]
+    later = apply(view, Input("again"), Started("remote"), Ended("failed", 4, words))
+    assert later == [UserText("again"), Note(f"✗ {words}", "bad")]

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from outrider.config.edit import read_with_comment, set_value, unset_value
 from outrider.config.load import load
-from outrider.config.schema import SETTINGS, Setting, SettingKind
+from outrider.config.schema import SETTINGS
+from outrider.config.setting_values import Setting, SettingKind
 from outrider.core.errors import Refused
 
 

@@ -172,7 +172,7 @@ def test_an_invalid_value_in_a_variable_or_a_flag_is_refused_with_its_name(tmp_p
 
 
 def test_an_unknown_variable_causes_a_warning_but_other_variables_of_outrider_do_not(tmp_path: Path) -> None:
-    environ = dict.fromkeys(("OUTRIDER_HOME", "OUTRIDER_FAIL", "OUTRIDER_API_KEY", "OUTRIDER_REMOTE_URL"), "x")
+    environ = dict.fromkeys(("OUTRIDER_HOME", "OUTRIDER_FAIL", "OUTRIDER_API_KEY"), "x")
     config = load(
         tmp_path, environ | {"OUTRIDER_LIMIT_STEPS": "9", "OUTRIDER_MODEL_NAME": "x", "OUTRIDER_QQ": "1", "OTHER": "1"}
     )
@@ -249,3 +249,13 @@ def test_the_reference_of_settings_is_up_to_date() -> None:
     docs = Path(__file__).parents[2] / "docs"
     generated = subprocess.run([sys.executable, docs / "generate.py"], capture_output=True, text=True, check=True)
     assert (docs / "configuration.md").read_text(encoding="utf-8") == generated.stdout, "run: ./dev docs"
+
+
+def test_a_remote_key_that_would_be_sent_in_clear_to_another_machine_causes_a_warning(tmp_path: Path) -> None:
+    def warnings(url: str) -> tuple[str, ...]:
+        return load(tmp_path, {"OUTRIDER_REMOTE_URL": url, "OUTRIDER_REMOTE_KEY": "k-1234567890"}).warnings
+
+    assert [bool(warnings(f"{url}/")) for url in ("http://agent.example", "HTTP://10.0.0.1:8642")] == [True, True]
+    fine = ("https://agent.example", "http://127.0.0.1:8642", "http://localhost", "http://[::1]:80")
+    assert [warnings(url) for url in fine] == [()] * 4
+    assert load(tmp_path, {"OUTRIDER_REMOTE_URL": "http://agent.example"}).warnings == ()

@@ -16,7 +16,7 @@ from outrider.models.anthropic import MessagesWire
 from outrider.models.http_model import Wire
 from outrider.models.openai_chat import ChatWire
 from outrider.models.openai_responses import ResponsesWire
-from outrider.models.sse import SseParser
+from outrider.system.sse import SseParser
 
 RECORDED = Path(__file__).parent / "recorded"
 WIRES = ["openai-chat", "openai-responses", "anthropic"]

@@ -18,6 +18,8 @@ RESPONSES = "responses"
 """A stored response, which its client can fetch later."""
 SESSIONS = "sessions"
 """The sessions API, whose client reads from a cursor."""
+REQUEST = "request"
+"""A message to the sessions API whose sender reads its turn, answers its questions, and does not come back later."""
 TASK = "task"
 """A child session: its last reply is its result, and no person can answer it."""
 CHANNELS: Mapping[str, ChannelTraits] = {
@@ -28,5 +30,6 @@ CHANNELS: Mapping[str, ChannelTraits] = {
     CHAT: ChannelTraits(delivery=DeliveryMode.NONE),
     RESPONSES: ChannelTraits(delivery=DeliveryMode.PULL, can_answer=True),
     SESSIONS: ChannelTraits(delivery=DeliveryMode.PULL, can_answer=True),
+    REQUEST: ChannelTraits(delivery=DeliveryMode.NONE, can_answer=True),
     TASK: ChannelTraits(delivery=DeliveryMode.NONE),
 }

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from outrider.app.addresses import PYTHON
-from outrider.app.api import DEFAULT_PERSON, AgentApi, PendingQuestion, default_model_name
+from outrider.app.api import DEFAULT_PERSON, AgentApi, PendingQuestion, check_runtime_choice, default_model_name
 from outrider.app.health import HealthReport, OwnWork, check_health, count_own_work
 from outrider.app.workspaces import create_workspace, find_identity, has_same_folder
 from outrider.config.schema import Config
@@ -96,7 +96,7 @@ class Agent(AgentApi):
 
     @property
     def default_runtime(self) -> str:
-        return self.config.runtime.name
+        return self.config.default_runtime
 
     def owner_mismatch(self, settings: Mapping[str, str]) -> str:
         return ""
@@ -334,6 +334,7 @@ class Agent(AgentApi):
         return await count_own_work(self._store, self._worker, self.person)
 
     async def change(self, session: Session, settings: Mapping[str, str]) -> None:
+        check_runtime_choice(settings, self.default_runtime)
         for name, value in settings.items():
             await self._store.change(session.id, name, value)
             self._worker.wake(session.id)

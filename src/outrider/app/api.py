@@ -21,6 +21,7 @@ from outrider.core.ports import Commands
 from outrider.core.store_port import OWNER, Key, KeySpec, SearchHit, Session
 from outrider.core.tasks import Task
 from outrider.core.turn_result import TurnResult, collect_result, until_turn_ended
+from outrider.core.types import REMOTE
 
 DEFAULT_PERSON = OWNER
 
@@ -53,6 +54,16 @@ class OpenMode(Struct, frozen=True):
     def serves(self) -> Access:
         """What it lets others do when it owns the home."""
         return "read" if self.runs == "none" else "full"
+
+
+def check_runtime_choice(settings: Mapping[str, str], default: str) -> None:
+    """Refuse a runtime for a session while every turn is forwarded to another agent."""
+    chosen = settings.get("runtime", REMOTE)
+    if default == REMOTE != chosen:
+        raise Refused(
+            f"{chosen} cannot run turns here while they are forwarded to another agent (remote.url): "
+            "`outrider config unset remote.url`, or OUTRIDER_REMOTE_URL without a value, runs them here again"
+        )
 
 
 class AgentApi(ABC):

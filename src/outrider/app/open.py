@@ -1,8 +1,8 @@
 """Opening a home: constructs store, models, tools, runtimes and worker, in the order in which their lifetimes nest."""
 
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -20,9 +20,11 @@ from outrider.config.redact import build_redactor
 from outrider.config.schema import Config
 from outrider.core.delivery import check_delivery
 from outrider.core.errors import Refused
+from outrider.core.events import Bound, Input
 from outrider.core.plan import Bounds
 from outrider.core.ports import Model, Runtime, Tool
-from outrider.core.store_port import Blobs
+from outrider.core.store_port import Blobs, Session
+from outrider.core.types import REMOTE
 from outrider.engine.approval_timeouts import ApprovalTimeouts
 from outrider.engine.event_hub import EventHub
 from outrider.engine.inbox import Inbox
@@ -77,6 +79,30 @@ class _Runtimes:
         async with open_runtime(self._context) as runtime:
             task_status.started(runtime)
             await anyio.sleep_forever()
+
+
+class _SessionBindings:
+    """The sessions that also exist in an external runtime. Implements `SessionBindings`."""
+
+    def __init__(self, store: SqliteStore, wake: Callable[[str], None], max_queued: int) -> None:
+        self._store = store
+        self._wake = wake
+        self._max_queued = max_queued
+
+    async def list_bound(self, runtime: str, limit: int) -> Sequence[tuple[Session, Bound]]:
+        return await self._store.list_bound(runtime, limit)
+
+    def can_notify(self, address: str) -> bool:
+        return check_delivery(address, CHANNELS).can_deliver
+
+    async def notice_address(self, session: str) -> str:
+        inputs = [entry.body for entry in await self._store.read(session) if isinstance(entry.body, Input)]
+        people = [body.address for body in inputs if body.source == "person" and self.can_notify(body.address)]
+        return people[-1] if people else ""
+
+    async def notify(self, session: str, notice: Input, key: str) -> None:
+        await self._store.accept(session, notice, key, self._max_queued)
+        self._wake(session)
 
 
 class _SessionListener:
@@ -151,7 +177,7 @@ async def _start(
     limits, redact = config.limits, build_redactor(config).redact
     bounds = Bounds(limits.steps, limits.repeats, limits.spend)
     hub = EventHub(store)
-    worker = Worker(store, hub, WorkerLimits(bounds, limits.seconds, limits.turns, config.runtime.name))
+    worker = Worker(store, hub, WorkerLimits(bounds, limits.seconds, limits.turns, config.default_runtime))
     inbox = Inbox(store, worker.wake, max_characters=limits.input, max_queued=limits.queue, redact=redact)
     commands, children = open_commands(config), ChildSessions(store, inbox, worker)
     hint = worker.wake if mode.runs == "all" else worker.notify
@@ -170,10 +196,14 @@ async def _start(
         seconds, policy = config.asks.seconds, TaskPolicy(config, commands)
         timeouts = ApprovalTimeouts(store, worker.wake, seconds, group) if seconds else None
         environment = HomeToolEnvironment(config, store, store.blobs, supervisor, policy, worker, _now, timeouts)
-        context = RuntimeContext(config, models.get, _tools(tools), environment, bounds, store.blobs)
+        bindings = _SessionBindings(store, worker.wake, limits.queue)
+        context = RuntimeContext(config, models.get, _tools(tools), environment, bounds, store.blobs, bindings)
         stalled = StalledSessions(store, worker, config.home, group) if mode.runs == "all" else None
         runtimes, listener = _Runtimes(context, runtime_group), _SessionListener(supervisor, stalled)
         await group.start(worker.run, runtimes.get, listener)
+        if mode.runs == "all" and config.default_runtime == REMOTE:
+            with suppress(Refused):  # The turns say why it cannot be opened.
+                await runtimes.get(REMOTE)  # It gets news between turns.
     await group.start(supervisor.run)
     identity = find_identity(workspace)
     home = Home(config, store, store.blobs, commands, inbox, redact, store.notices, workspace, identity)

@@ -12,6 +12,7 @@ from outrider.core.errors import Refused
 from outrider.core.events import Changed, Entry
 from outrider.core.ports import NATIVE
 from outrider.core.store_port import Session
+from outrider.core.types import runtime_name
 from outrider.runtimes.base import ProbeResult, RuntimeProbe
 
 _BACK_TO_NATIVE = f"`outrider runtime use {NATIVE}` switches back to the built-in runtime"
@@ -65,7 +66,7 @@ def model_setting(name: str) -> str:
 
 def runtime_of(settings: Mapping[str, str], default: str) -> RuntimeChoice:
     """The runtime of a session with these settings."""
-    name = settings.get("runtime") or default
+    name = runtime_name(settings, default)
     return RuntimeChoice(name, settings.get(model_setting(name), ""))
 
 

@@ -20,7 +20,6 @@ from outrider.config.schema import (
     RULES_KEY,
     SETTINGS,
     Config,
-    Setting,
     find_setting,
     report_rules,
     report_setting,
@@ -28,6 +27,7 @@ from outrider.config.schema import (
     rules_source,
 )
 from outrider.config.secrets import secret_reference
+from outrider.config.setting_values import Setting
 from outrider.core.approvals import render_rule
 from outrider.core.errors import Refused
 

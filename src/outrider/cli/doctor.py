@@ -126,7 +126,7 @@ async def check_sandbox(config: Config) -> AsyncGenerator[ProbeResult, None]:
 
 async def check_runtime(config: Config) -> AsyncGenerator[ProbeResult, None]:
     """The runtime, unless it is the built-in loop: there the model is checked."""
-    name = config.runtime.name
+    name = config.default_runtime
     if name == NATIVE:
         return
     from outrider.app.runtimes import probe
@@ -239,6 +239,9 @@ def _store_size(home: Path) -> int | None:
 
 async def check_model(config: Config, *, online: bool) -> AsyncGenerator[ProbeResult, None]:
     """Which model is used, why, and whether it can be reached."""
+    if config.remote.url:
+        yield ProbeResult("model", "fine", "none is used here: remote.url forwards every turn")
+        return
     try:
         default = default_model(config)
         choices = choose_models(config)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from outrider.app.api import check_runtime_choice
 from outrider.app.runtimes import RuntimeChoice, find_program, parse_runtime
 from outrider.cli.output import check_text
 from outrider.config.models import choose_models
@@ -94,6 +95,8 @@ def session_settings(config: Config, model: str, runtime: str | None, *, is_new:
     """
     check_text(model, "--model")
     choice = parse_runtime(check_text(runtime, "--runtime")) if runtime is not None else None
+    if choice or model:
+        check_runtime_choice(choice.settings if choice else {"runtime": NATIVE}, config.default_runtime)
     if choice and choice.name != NATIVE:
         if model and choice.model:
             raise Refused(f"--runtime {choice} already names a model; leave out --model")
@@ -101,8 +104,8 @@ def session_settings(config: Config, model: str, runtime: str | None, *, is_new:
         return (parse_runtime(f"{choice.name}:{model}") if model else choice).settings
     if model:
         return model_settings(config, model)
-    if is_new and not choice and config.runtime.name != NATIVE:
-        find_program(config, parse_runtime(config.runtime.name).name)
+    if is_new and not choice and config.default_runtime != NATIVE:
+        find_program(config, parse_runtime(config.default_runtime).name)
     elif is_new:
         choose_models(config)
     return choice.settings if choice else {}

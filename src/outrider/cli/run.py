@@ -294,7 +294,8 @@ def _print_result(
         print_line(result.text)
     if result.cut and not options.is_quiet:
         warn(f"the provider ended this reply early: {result.cut}")
-    if result.outcome != "done":
+    # The error of another agent is also the reply, and one line is enough.
+    if result.outcome != "done" and (options.is_json or result.error != result.text):
         warn(result.error or "stopped")
     return TURN_EXIT_CODES[result.outcome]
 

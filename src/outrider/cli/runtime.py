@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from msgspec import Struct
 
-from outrider.app.api import OpenMode
+from outrider.app.api import OpenMode, check_runtime_choice
 from outrider.app.runtimes import RuntimeChoice, apply_settings, model_setting, parse_runtime, probe, runtime_names
 from outrider.cli.commands import JSON_OPTION
 from outrider.cli.doctor import check_model, print_report
@@ -38,7 +38,7 @@ class RuntimeStatus(Struct, frozen=True):
 
 @click.group("runtime")
 def command() -> None:
-    """Choose the runtime that runs turns: the built-in loop, Codex or an ACP agent."""
+    """Choose the runtime that runs turns: the built-in loop, Codex, an ACP agent or another agent's server."""
 
 
 @command.command("list")
@@ -68,7 +68,7 @@ def doctor(name: str | None, is_json: bool) -> int:
 
 
 async def _print_runtimes(config: Config, is_json: bool) -> None:
-    default = config.runtime.name
+    default = config.default_runtime
     statuses = [
         _runtime_status(name, name == default, [check async for check in probe(config, name, is_quick=True)])
         for name in dict.fromkeys((*runtime_names(), default))
@@ -104,6 +104,7 @@ def _status_row(status: RuntimeStatus) -> tuple[str, ...]:
 
 
 async def _use_runtime(config: Config, choice: RuntimeChoice, session: str) -> None:
+    check_runtime_choice(choice.settings, config.default_runtime)
     async for check in probe(config, choice.name):
         if check.verdict == "broken":
             advice = f". To fix it: {check.advice}" if check.advice else ""
@@ -148,7 +149,7 @@ def _model_comment(choice: RuntimeChoice) -> str:
 
 
 async def _doctor(config: Config, name: str, is_json: bool) -> int:
-    name = name or config.runtime.name
+    name = name or config.default_runtime
     if name == NATIVE:
         return await print_report(is_json, probe(config, name), check_model(config, online=False))
     return await print_report(is_json, probe(config, name))

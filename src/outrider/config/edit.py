@@ -13,17 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 from outrider.config.environment import check_folder
 from outrider.config.load import flatten, parse_toml, read_file
 from outrider.config.models import parse_model_name
-from outrider.config.schema import (
-    CONFIG_FILE,
-    RULES_KEY,
-    Setting,
-    SettingKind,
-    SettingValue,
-    find_setting,
-    lookup_setting,
-    parse_text,
-)
+from outrider.config.schema import CONFIG_FILE, RULES_KEY, find_setting, lookup_setting
 from outrider.config.secrets import check_reference
+from outrider.config.setting_values import Setting, SettingKind, SettingValue, parse_text
 from outrider.core.errors import Refused
 from outrider.system.files import write_atomic
 

@@ -15,17 +15,14 @@ from outrider.config.schema import (
     RULES_KEY,
     SETTINGS,
     Config,
-    SettingKind,
-    SettingValue,
     build_sections,
     find_setting,
     lookup_setting,
-    parse_text,
-    parse_value,
     printable_name,
     unknown_setting,
 )
 from outrider.config.secrets import Secret, resolve_secret, secret_reference
+from outrider.config.setting_values import SettingKind, SettingValue, parse_text, parse_value
 from outrider.core.errors import Refused
 from outrider.core.text import closest_match
 
@@ -68,6 +65,8 @@ def load(
     if values["sandbox.mode"] == "off":
         warnings.append("sandbox.mode is off: commands run without a sandbox and without a question")
     secrets, references = _resolve_secrets(values, sources, path, environ, warnings)
+    if secrets["remote.key"] and _is_sent_in_clear(str(values["remote.url"])):
+        warnings.append("remote.key is sent without encryption to another machine: use https:// in remote.url")
     return Config(
         home=home,
         sources=sources,
@@ -82,6 +81,12 @@ def load(
         warnings=tuple(warnings),
         **build_sections({**values, **secrets}),
     )
+
+
+def _is_sent_in_clear(url: str) -> bool:
+    """Whether what is sent to this URL can be read on the network."""
+    scheme, _, rest = url.partition("://")
+    return scheme.lower() == "http" and not rest.startswith(("127.", "localhost", "[::1]"))
 
 
 _Layer = dict[str, tuple[SettingValue, str]]

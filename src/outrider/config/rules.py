@@ -9,7 +9,8 @@ from typing import Any, cast, get_args
 from msgspec import Struct
 
 from outrider.config.environment import absolute_path, check_folder
-from outrider.config.schema import did_you_mean, printable_name, quote_value
+from outrider.config.schema import did_you_mean, printable_name
+from outrider.config.setting_values import quote_value
 from outrider.core.approvals import HOST, NETWORK, Rule, Verdict, simple_argv
 from outrider.core.errors import Refused
 from outrider.core.text import plural

@@ -1,11 +1,10 @@
 """The schema of config.toml: every setting declared once, with its type, default, limits and help text.
 
 Loading, environment variables, `outrider config`, validation and the reference page are all derived from these
-declarations. Pure: nothing here reads a file or the environment.
+declarations. Pure: nothing here reads a file or the environment. Their values are parsed in `setting_values`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -14,78 +13,20 @@ import msgspec
 from msgspec import Meta, Struct
 
 from outrider.config.secrets import Secret
+from outrider.config.setting_values import Setting, SettingKind, SettingValue, render_value
 from outrider.core.approvals import Rule
 from outrider.core.errors import Refused
 from outrider.core.text import closest_match
+from outrider.core.types import REMOTE
 
 CONFIG_FILE = "config.toml"
 RULES_KEY = "rules"
 """The key of the approval rules in config.toml: an array of tables, not a setting."""
 RULES_DESCRIPTION = "Approval rules: which calls to allow, ask about or deny."
-OTHER_VARIABLES = frozenset(
-    {"OUTRIDER_HOME", "OUTRIDER_FAIL", "OUTRIDER_API_KEY", "OUTRIDER_REMOTE_URL", "OUTRIDER_REMOTE_KEY"}
-)
+OTHER_VARIABLES = frozenset({"OUTRIDER_HOME", "OUTRIDER_FAIL", "OUTRIDER_API_KEY"})
 """Environment variables of Outrider that are not settings."""
-OWN_KEY_VARIABLES = frozenset({"OUTRIDER_API_KEY", "OUTRIDER_REMOTE_KEY"})
+OWN_KEY_VARIABLES = frozenset({"OUTRIDER_API_KEY"})
 """Those of them that hold a secret."""
-
-SettingValue = str | int | float | bool | tuple[str, ...] | None
-
-
-class SettingKind(Enum):
-    """The type of a setting's value; its value is the wording used in errors and in the reference."""
-
-    TEXT = "text"
-    URL = "an http:// or https:// URL without a user name or password"
-    INTEGER = "a whole number"
-    NUMBER = "a number"
-    BOOLEAN = "true or false"
-    NAMES = "a list of names"
-    FOLDERS = "a list of folders, each beginning with / or ~"
-    SECRET = "env:NAME, file:PATH, or the secret itself"
-
-
-class Setting(Struct, frozen=True):
-    """One setting, as derived from a field of its section."""
-
-    name: str
-    """Dotted: section and key, e.g. `limits.steps`."""
-    kind: SettingKind
-    default: SettingValue
-    description: str
-    choices: tuple[str, ...] = ()
-    minimum: float | None = None
-    maximum: float | None = None
-    alias: str = ""
-    """A shorter name for the same setting."""
-
-    @property
-    def category(self) -> str:
-        return self.name.partition(".")[0]
-
-    @property
-    def key(self) -> str:
-        return self.name.partition(".")[2]
-
-    @property
-    def is_secret(self) -> bool:
-        return self.kind is SettingKind.SECRET
-
-    @property
-    def env_variable(self) -> str:
-        return "OUTRIDER_" + (self.alias or self.name).replace(".", "_").upper()
-
-    @property
-    def allowed_text(self) -> str:
-        """The allowed values in words, for errors and the reference."""
-        if self.choices:
-            *others, last = (choice or '""' for choice in self.choices)
-            return f"{', '.join(others)} or {last}"
-        if self.minimum is None:
-            return self.kind.value
-        if self.maximum is None:
-            return f"{self.kind.value}, at least {self.minimum:g}"
-        return f"{self.kind.value} from {_format_number(self.minimum)} to {_format_number(self.maximum)}"
 
 
 class Section(Struct, frozen=True):
@@ -144,7 +85,7 @@ class RuntimeSettings(Section, frozen=True):
     name: Annotated[
         str,
         Meta(
-            description="The runtime that runs turns: native, codex, acp, or one from a plugin.",
+            description="The runtime that runs turns: native, codex, acp, remote, or one from a plugin.",
             extra={"alias": "runtime"},
         ),
     ] = "native"
@@ -199,6 +140,37 @@ class AcpSettings(Section, frozen=True):
     quiet: Annotated[
         int, Meta(description="Seconds of silence before the agent is checked for a hang.", ge=1, le=86_400)
     ] = 600
+
+
+class RemoteSettings(Section, frozen=True):
+    url: Annotated[
+        Url,
+        Meta(description="Base URL of another agent to which every turn is forwarded; empty to run turns here."),
+    ] = ""
+    key: Annotated[
+        Secret, Meta(description="API key of that agent: env:NAME, file:PATH, or the key itself; empty to send none.")
+    ] = Secret("")
+    model: Annotated[
+        str, Meta(description="The model to request from a chat completions server; empty for the first it lists.")
+    ] = ""
+    api: Annotated[
+        Literal["auto", "sessions", "chat"],
+        Meta(
+            description="The API to use: the sessions of another Outrider, chat completions, "
+            "or (auto) the sessions where the agent is an Outrider."
+        ),
+    ] = "auto"
+    patience: Annotated[
+        float, Meta(description="Seconds without any data before the connection is given up.", ge=0.1, le=3600)
+    ] = 120.0
+    poll: Annotated[
+        float,
+        Meta(
+            description="Seconds between two checks for news of another Outrider's background tasks, while some run.",
+            ge=0.1,
+            le=3600,
+        ),
+    ] = 10.0
 
 
 class ShellSettings(Section, frozen=True):
@@ -318,6 +290,7 @@ class Config(Struct, frozen=True):
     runtime: RuntimeSettings
     codex: CodexSettings
     acp: AcpSettings
+    remote: RemoteSettings
     shell: ShellSettings
     sandbox: SandboxSettings
     delegate: DelegateSettings
@@ -336,6 +309,11 @@ class Config(Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
     """Approval rules, in the order of the file."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def default_runtime(self) -> str:
+        """The runtime of sessions that do not choose one: with `remote.url`, the other agent, whatever is chosen."""
+        return REMOTE if self.remote.url else self.runtime.name
 
     def source(self, name: str) -> str:
         """`default`, `config.toml`, `environment OUTRIDER_…` or `flag`."""
@@ -405,11 +383,6 @@ def build_sections(values: Mapping[str, SettingValue | Secret]) -> dict[str, Any
     }
 
 
-_MAX_NUMBER = 1e300
-"""Larger than any sensible value; also excludes infinity and NaN."""
-_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-
-
 def find_setting(name: str) -> Setting:
     """The setting with this name or alias. Raises Refused with the closest match."""
     if setting := _SETTINGS_BY_NAME.get(name):
@@ -434,127 +407,9 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     return f"; did you mean {match}?" if match else ""
 
 
-def parse_text(setting: Setting, text: str, where: str) -> SettingValue:
-    """Parse a value from a variable, a flag or a command. A secret stays a reference.
-
-    `where`, unless empty, precedes the error.
-    """
-    text = text.strip()
-    value: object = text
-    try:
-        text.encode()
-        match setting.kind:
-            case SettingKind.INTEGER:
-                value = int(text)
-            case SettingKind.NUMBER:
-                value = float(text)
-            case SettingKind.BOOLEAN:
-                value = _BOOLEANS[text.lower()]
-            case SettingKind.NAMES | SettingKind.FOLDERS:
-                value = [part.strip() for part in text.split(",") if part.strip()]
-            case SettingKind.TEXT | SettingKind.URL | SettingKind.SECRET:
-                pass
-    except (ValueError, KeyError):
-        raise _invalid_value(setting, text, where) from None
-    return parse_value(setting, value, where)
-
-
-def parse_value(setting: Setting, value: object, where: str) -> SettingValue:
-    """Check a typed value, as TOML has them. Raises Refused with the allowed values."""
-    parsed = _coerce(setting.kind, value)
-    if parsed is None:
-        raise _invalid_value(setting, value, where)
-    if isinstance(parsed, str) and setting.choices and parsed not in setting.choices:
-        raise _invalid_value(setting, parsed, where)
-    if isinstance(parsed, int | float) and not (
-        (setting.minimum is None or parsed >= setting.minimum)
-        and (setting.maximum is None or parsed <= setting.maximum)
-    ):
-        raise _invalid_value(setting, parsed, where)
-    return parsed
-
-
-def _coerce(kind: SettingKind, value: object) -> SettingValue:
-    match kind, value:
-        case (SettingKind.BOOLEAN, bool()):
-            return value
-        case (SettingKind.INTEGER | SettingKind.NUMBER, bool()):
-            return None
-        case (SettingKind.INTEGER, int()):
-            return value
-        case (SettingKind.NUMBER, int() | float()):
-            return float(value) if -_MAX_NUMBER < value < _MAX_NUMBER else None
-        case (_, str()) if not value.strip().isprintable():
-            return None
-        case (SettingKind.TEXT | SettingKind.SECRET, str()):
-            return value.strip()
-        case (SettingKind.URL, str()):
-            return _parse_url(value.strip())
-        case (SettingKind.NAMES, list()):
-            return _parse_names(value)  # pyright: ignore[reportUnknownArgumentType]
-        case (SettingKind.FOLDERS, list()):
-            names = _parse_names(value)  # pyright: ignore[reportUnknownArgumentType]
-            return names if all(name.startswith(("/", "~")) for name in names or ()) else None
-        case _:
-            return None
-
-
-def _parse_names(value: list[object]) -> tuple[str, ...] | None:
-    names = tuple(
-        item.strip() for item in value if isinstance(item, str) and item.strip().isprintable() and item.strip()
-    )
-    return names if len(names) == len(value) else None
-
-
-def _parse_url(text: str) -> str | None:
-    scheme, mark, rest = text.partition("://")
-    host = rest.partition("/")[0]
-    if not text:
-        return ""
-    if scheme.lower() not in ("http", "https") or not mark or not host or "@" in host or any(c.isspace() for c in text):
-        return None
-    return text.rstrip("/")
-
-
-def _invalid_value(setting: Setting, value: object, where: str) -> Refused:
-    name = f"{where}: {setting.name}" if where else setting.name
-    if setting.is_secret or setting.kind is SettingKind.URL:  # A URL may contain a password.
-        return Refused(f"{name} is not valid; allowed: {setting.allowed_text}")
-    return Refused(f"{name} = {quote_value(value)} is not valid; allowed: {setting.allowed_text}")
-
-
 def printable_name(name: str) -> str:
     """A name, quoted and clipped unless it is short and printable."""
     return name if name.isprintable() and len(name) <= 60 else repr(name[:60])
-
-
-def quote_value(value: object) -> str:
-    """A value for an error message, clipped."""
-    if isinstance(value, int) and abs(value) > _MAX_NUMBER:
-        return "this number"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:59] + "…"
-
-
-def _format_number(number: float | None) -> str:
-    if number is None:
-        return ""
-    return f"{int(number):,}" if number == int(number) else f"{number:g}"
-
-
-def render_value(value: SettingValue) -> str:
-    """A value as it is written on the command line."""
-    match value:
-        case None:
-            return ""
-        case bool():
-            return "true" if value else "false"
-        case float():
-            return f"{value:.15g}"
-        case tuple():
-            return ", ".join(value)
-        case _:
-            return str(value)
 
 
 class SettingReport(Struct, frozen=True):

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from outrider.core.approvals import AccessDecision, ApprovalRequest
 from outrider.core.delivery import Deliverability
-from outrider.core.events import Answered, Asked, Body, Delta, Entry, Reply, Result, Started
+from outrider.core.events import Answered, Asked, Body, Bound, Delta, Entry, Input, Reply, Result, Started
 from outrider.core.plan import State
 from outrider.core.prompt import Prompt, Transcript
 from outrider.core.store_port import Blobs, Session
@@ -187,6 +187,11 @@ class Turn(Protocol):
 
     session: Session
 
+    @property
+    def is_superseded(self) -> bool:
+        """Whether the session was stopped, so that nothing of this turn may be shown or done any more."""
+        ...
+
     def state(self) -> State: ...
     def transcript(self) -> Transcript: ...
     async def record(self, body: Body, key: str | None = None) -> Entry | None:
@@ -203,6 +208,27 @@ class Turn(Protocol):
 
     async def wait_for_entries(self) -> None:
         """Wait until others have appended something, and take it in."""
+        ...
+
+
+class SessionBindings(Protocol):
+    """The sessions that also exist in an external runtime, for a runtime that gets news of them between turns."""
+
+    async def list_bound(self, runtime: str, limit: int) -> Sequence[tuple[Session, Bound]]:
+        """Of the sessions used last, at most so many, those bound to this runtime, with their last binding."""
+        ...
+
+    def can_notify(self, address: str) -> bool:
+        """Whether a message can reach this address after the turn."""
+        ...
+
+    async def notice_address(self, session: str) -> str:
+        """Where a notice of work that a turn of this session started is answered to: the address of the newest message
+        of a person that can be notified; empty when there is none."""
+        ...
+
+    async def notify(self, session: str, notice: Input, key: str) -> None:
+        """Append an input once by its key, and wake the session. Raises QueueFull, Refused or Unavailable."""
         ...
 
 

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from outrider.core.approvals import Permission, PermissionScope
-from outrider.core.events import Body, Entry, Input, Result
+from outrider.core.events import Body, Bound, Entry, Input, Result
 from outrider.core.tasks import KeyedNotice, Notify, ProcessIdentity, Task, TaskNotice, TaskSpec, TaskState
 from outrider.core.types import WorkspaceIdentity
 
@@ -252,6 +252,11 @@ class Store(Protocol):
 
     async def list_settings(self, person: str, limit: int = 100) -> Mapping[str, Mapping[str, str]]:
         """The settings of the sessions that `list` returns, by session; none for a session without settings."""
+        ...
+
+    async def list_bound(self, runtime: str, limit: int) -> Sequence[tuple[Session, Bound]]:
+        """Of everyone's sessions, those used last, at most so many: those with a thread in this runtime, and the last
+        binding of each."""
         ...
 
     async def rename(self, person: str, session: str, name: str) -> Session:

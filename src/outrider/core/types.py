@@ -4,6 +4,7 @@ traits.
 Traits declare as data what a model or runtime can do.
 """
 
+from collections.abc import Mapping
 from enum import Enum
 
 from msgspec import Struct
@@ -130,6 +131,15 @@ class ModelTraits(Struct, frozen=True):
     """Size of the context window in tokens; 0 when unknown."""
     images: bool = True
     prices: Prices | None = None
+
+
+REMOTE = "remote"
+"""The runtime that forwards turns to another agent. As the default it is the only one: nothing runs here then."""
+
+
+def runtime_name(settings: Mapping[str, str], default: str) -> str:
+    """The runtime of a session with these settings."""
+    return default if default == REMOTE else settings.get("runtime") or default
 
 
 class RuntimeTraits(Struct, frozen=True):

@@ -109,6 +109,10 @@ class OpenTurn:
     def _clear_partial(self) -> None:
         self._partial_parts, self._partial_length = [], 0
 
+    @property
+    def is_superseded(self) -> bool:
+        return self._is_superseded
+
     def supersede(self) -> None:
         """Publish no more deltas: the session was stopped."""
         self._is_superseded = True

@@ -23,6 +23,7 @@ from outrider.core.events import Ended, Entry, Started
 from outrider.core.plan import AwaitAnswer, Begin, Bounds, Finish, Idle, State, Step, Stop, decide
 from outrider.core.ports import NATIVE, Runtime, Runtimes
 from outrider.core.store_port import Store
+from outrider.core.types import REMOTE, runtime_name
 from outrider.engine.event_hub import EventHub
 from outrider.engine.turn import OpenTurn
 from outrider.system.failpoints import failpoint
@@ -30,6 +31,12 @@ from outrider.system.failpoints import failpoint
 log = logging.getLogger("outrider.worker")
 WARM = 64
 """Sessions whose journal stays in memory after their turn, so that the next turn starts at once."""
+
+
+_BEGUN_BEFORE_REMOTE = (
+    "this turn was started by {runtime}, and turns are forwarded to another agent now (remote.url): what was done is "
+    "kept, and your next message goes there"
+)
 
 
 class WorkerLimits(Struct, frozen=True):
@@ -347,7 +354,7 @@ class Worker:
 
     async def _started_entry(self, runtimes: Runtimes, turn: OpenTurn) -> Started:
         """A runtime that cannot be opened is reported when it is to run the turn."""
-        name = turn.state().settings.get("runtime") or self._limits.runtime
+        name = runtime_name(turn.state().settings, self._limits.runtime)
         try:
             return await (await runtimes(name)).started_entry(turn)
         except Refused:
@@ -374,6 +381,9 @@ class Worker:
     async def _run_turn(self, runtimes: Runtimes, turn: OpenTurn) -> None:
         """Run the open turn in its runtime until it has ended or waits for an answer."""
         before = turn.state()
+        if self._limits.runtime == REMOTE != before.runtime:
+            await turn.record(Ended("failed", before.head, _BEGUN_BEFORE_REMOTE.format(runtime=before.runtime)))
+            return
         try:
             with anyio.move_on_after(self._limits.seconds) as deadline:
                 await (await _open_runtime(runtimes, before.runtime)).run(turn)

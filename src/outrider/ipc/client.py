@@ -271,7 +271,7 @@ class HomeClient(AgentApi):
         owner = self._owner
         if not isinstance(owner, OwnerConnection) or settings.get("model"):
             return ""
-        info, runtime = owner.info, self.config.runtime.name
+        info, runtime = owner.info, self.config.default_runtime
         if settings.get("runtime", NATIVE) != NATIVE or (info.model, info.runtime) == (self._own_model, runtime):
             return ""
         text = f"{info.label} (process {info.pid}) runs the turns, with its own settings: model {info.model or 'none'}"
@@ -283,7 +283,7 @@ class HomeClient(AgentApi):
 
     @property
     def default_runtime(self) -> str:
-        return self._owner.info.runtime if isinstance(self._owner, OwnerConnection) else self.config.runtime.name
+        return self._owner.info.runtime if isinstance(self._owner, OwnerConnection) else self.config.default_runtime
 
     @cached_property
     def _own_model(self) -> str:

@@ -252,7 +252,7 @@ class IpcConnection:
 def owner_info(config: Config, label: str, serves: Access) -> OwnerInfo:
     """This process as an owner."""
     model, fingerprint = default_model_name(config), model_fingerprint(config)
-    return OwnerInfo(label, os.getpid(), __version__, model, config.runtime.name, fingerprint, serves)
+    return OwnerInfo(label, os.getpid(), __version__, model, config.default_runtime, fingerprint, serves)
 
 
 def process_label() -> str:
@@ -266,4 +266,4 @@ def model_fingerprint(config: Config) -> str:
         models = [f"{choice.name} at {choice.url}, key {bool(choice.key)}" for choice in choose_models(config)]
     except Refused:
         models = ["none"]
-    return "; ".join((config.runtime.name, *models))
+    return "; ".join((f"{config.default_runtime} {config.remote.url}".strip(), *models))

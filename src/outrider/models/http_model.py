@@ -25,10 +25,11 @@ from outrider.models.errors import ProviderEndpoint, failure, failure_in_body, m
 from outrider.models.prices import model_facts
 from outrider.models.reply_builder import ReplyBuilder
 from outrider.models.resilience import RetryingModel
-from outrider.models.sse import SseParser, SseTooLong
+from outrider.system.sse import SseParser, SseTooLong
 
 if TYPE_CHECKING:
-    from outrider.models.http_client import HttpClient, StreamedResponse
+    from outrider.models.http_client import HttpClient
+    from outrider.system.http_client import StreamedResponse
 
 
 class ReasoningReplay(Enum):

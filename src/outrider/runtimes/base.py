@@ -17,7 +17,7 @@ from msgspec import Struct
 from outrider.config.schema import Config
 from outrider.core.errors import NeedsAnotherProcess, Refused, Unavailable
 from outrider.core.plan import Bounds
-from outrider.core.ports import Models, Runtime, ToolEnvironment, Tools
+from outrider.core.ports import Models, Runtime, SessionBindings, ToolEnvironment, Tools
 from outrider.core.store_port import Blobs
 from outrider.core.text import clip
 from outrider.runtimes.jsonrpc.errors import RpcError
@@ -33,6 +33,7 @@ class RuntimeContext(Struct, frozen=True):
     tool_environment: ToolEnvironment
     bounds: Bounds
     blobs: Blobs
+    bindings: SessionBindings
 
 
 OpenRuntime = Callable[[RuntimeContext], AbstractAsyncContextManager[Runtime]]

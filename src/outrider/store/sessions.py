@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from outrider.core.errors import NameTaken, QueueFull, Refused, StaleClaim
-from outrider.core.events import Body, Changed, Compacted, Ended, Entry, Input, Reply, Result
+from outrider.core.events import Body, Bound, Changed, Compacted, Ended, Entry, Input, Reply, Result
 from outrider.core.plan import fold
 from outrider.core.store_port import Claim, Session
 from outrider.core.types import WorkspaceIdentity
@@ -58,6 +58,12 @@ SELECT session, seq, at, body FROM entries
 WHERE kind = 'changed' AND session IN (SELECT id FROM sessions WHERE person = ?1 ORDER BY touched DESC LIMIT ?2)
 ORDER BY session, seq
 """
+
+# Everyone's sessions, the one used last first.
+LATEST_SESSIONS = _SELECT_SESSION + "ORDER BY touched DESC LIMIT ?1"
+
+# The threads of a session in external runtimes, oldest first.
+BINDINGS_OF = "SELECT seq, at, body FROM entries WHERE session = ?1 AND kind = 'bound' ORDER BY seq"
 
 # How many sessions a person has: where the search for a free name begins.
 COUNT_SESSIONS_OF = "SELECT count(*) FROM sessions WHERE person = ?1"
@@ -153,6 +159,15 @@ def list_settings(db: sqlite3.Connection, person: str, limit: int) -> Mapping[st
         if isinstance(changed, Changed):
             settings.setdefault(session, {})[changed.name] = changed.value
     return settings
+
+
+def list_bound(db: sqlite3.Connection, runtime: str, limit: int) -> Sequence[tuple[Session, Bound]]:
+    found: list[tuple[Session, Bound]] = []
+    for session in [session_of(row) for row in db.execute(LATEST_SESSIONS, (limit,))]:
+        bodies = [parse_entry(session.id, *row).body for row in db.execute(BINDINGS_OF, (session.id,))]
+        bound = [body for body in bodies if isinstance(body, Bound) and body.runtime == runtime]
+        found += [(session, bound[-1])] if bound else []
+    return found
 
 
 def asking_sessions(db: sqlite3.Connection) -> Sequence[Session]:

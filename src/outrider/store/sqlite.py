@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from outrider.core.approvals import Permission, PermissionScope
 from outrider.core.errors import Refused, StoreDamaged
-from outrider.core.events import Body, Entry, Input, Result
+from outrider.core.events import Body, Bound, Entry, Input, Result
 from outrider.core.store_port import Claim, Key, KeySpec, Person, SearchHit, Session, TaskEnd
 from outrider.core.tasks import KeyedNotice, Notify, ProcessIdentity, Task, TaskNotice, TaskSpec, TaskState
 from outrider.core.types import WorkspaceIdentity
@@ -127,6 +127,9 @@ class SqliteStore:
 
     async def list_settings(self, person: str, limit: int = 100) -> Mapping[str, Mapping[str, str]]:
         return await self._read(sessions.list_settings, person, limit)
+
+    async def list_bound(self, runtime: str, limit: int) -> Sequence[tuple[Session, Bound]]:
+        return await self._read(sessions.list_bound, runtime, limit)
 
     async def rename(self, person: str, session: str, name: str) -> Session:
         return await self._write(self._sessions.rename, person, session, name)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from outrider.app.addresses import REQUEST, SESSIONS
 from outrider.app.agent import Agent
 from outrider.app.runtimes import apply_settings, settings_of
 from outrider.channels.http.endpoints import ApiCall, Caller
@@ -31,7 +32,7 @@ class InputRequest(Struct, frozen=True, kw_only=True):
     """What a request adds to a session."""
 
     channel: str
-    """The channel of its address: `chat`, `responses` or `sessions`. It decides how later messages reach the caller."""
+    """The channel of its address. It decides how later messages reach the caller."""
     address_id: str
     """The rest of the address, e.g. the id of the response."""
     text: str
@@ -47,6 +48,13 @@ class InputRequest(Struct, frozen=True, kw_only=True):
     """What an empty session begins with. Without a text, the turn that it leaves open continues."""
     settings: Mapping[str, str] = {}
     """Settings of the session to change first."""
+
+    @property
+    def stored_key(self) -> str | None:
+        """The key in the journal. Its prefix keeps callers from taking a key of ours, such as a task's."""
+        # A request to the sessions API that is repeated with another delivery is the same request.
+        prefix = SESSIONS if self.channel == REQUEST else self.channel
+        return f"{prefix}/{self.idempotency_key}" if self.idempotency_key else None
 
     @property
     def has_no_message(self) -> bool:
@@ -110,8 +118,7 @@ async def accept_input(call: ApiCall, input_request: InputRequest) -> AcceptedIn
             input_request.text,
             session=session,
             images=input_request.images,
-            # Prefixed, so that no caller can take a key of ours, such as a task's.
-            key=f"{input_request.channel}/{key}" if key else None,
+            key=input_request.stored_key,
             address=address,
             tools=input_request.tools,
         )

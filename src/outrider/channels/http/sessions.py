@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 import msgspec
 from starlette.responses import Response
 
-from outrider.app.addresses import SESSIONS
+from outrider.app.addresses import REQUEST, SESSIONS
 from outrider.app.agent import Agent
 from outrider.app.runtimes import apply_settings, runtime_of, settings_of
 from outrider.channels.http.endpoints import EVENT_STREAM, ApiCall, endpoint, find_session, json_response
@@ -44,6 +44,7 @@ from outrider.core.store_port import Session
 
 PAGE_ENTRIES = 100
 """Entries read at once from a journal that is not followed."""
+DELIVERY_HEADER = "Outrider-Delivery"
 _CURSOR_HEADER = "Last-Event-ID"
 
 
@@ -98,7 +99,10 @@ async def delete_session(call: ApiCall, id: str) -> None:
     "POST",
     "/v1/sessions/{id}/inputs",
     status=202,
-    headers={KEY_HEADER: "a request repeated with the same key adds its input once"},
+    headers={
+        KEY_HEADER: "a request repeated with the same key adds its input once",
+        DELIVERY_HEADER: "`none` when you read no more after this turn: background tasks then promise no notice",
+    },
 )
 async def add_input(call: ApiCall, id: str, body: NewInput) -> InputReceipt:
     """Send a message to a session; it is durable when this responds, and its turn runs by itself."""
@@ -106,7 +110,7 @@ async def add_input(call: ApiCall, id: str, body: NewInput) -> InputReceipt:
     accepted = await accept_input(
         call,
         InputRequest(
-            channel=SESSIONS,
+            channel=_channel(call),
             address_id=session.id,
             text=body.text,
             session=session.id,
@@ -162,6 +166,16 @@ async def _apply_settings(agent: Agent, session: Session, settings: Mapping[str,
         session = await find_session(agent, session.id)
     current = settings_of(await agent.journal(session))
     return render_session(session, str(runtime_of(current, agent.default_runtime)))
+
+
+def _channel(call: ApiCall) -> str:
+    match call.request.headers.get(DELIVERY_HEADER, "pull").strip().lower():
+        case "pull":
+            return SESSIONS
+        case "none":
+            return REQUEST
+        case _:
+            raise HttpError(400, f"{DELIVERY_HEADER} must be pull or none", "invalid_delivery")
 
 
 def _check_cursor(after: int, session: Session) -> int:

@@ -27,6 +27,7 @@ from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
 from outrider.core.store_port import Session
 from outrider.core.text import plural
+from outrider.core.types import REMOTE
 from outrider.system.task_groups import unwrap_errors
 
 HISTORY_FILE = "chat_history"
@@ -34,6 +35,7 @@ _RUNTIME_DESCRIPTIONS = {
     NATIVE: "the built-in loop, for any model",
     "codex": "Codex",
     "acp": "the agent in acp.command",
+    REMOTE: "the agent at remote.url",
 }
 
 
@@ -125,7 +127,9 @@ def _greeting(
     chat: ChatConversation, options: ChatOptions, session: Session | None, notices: Sequence[str]
 ) -> Sequence[DisplayItem]:
     workspace = short_path(session.workspace if session else chat.workspace, 60)
-    if chat.runtime.name != NATIVE:
+    if chat.runtime.name == REMOTE:
+        first = f"Outrider. Every turn is forwarded to {sanitize_line(chat.agent.config.remote.url, 200)} (remote.url)."
+    elif chat.runtime.name != NATIVE:
         first = f"Outrider with the runtime {sanitize_line(str(chat.runtime), 80)}. /runtime native switches back."
     elif chat.model == PRACTICE:
         keys = ", ".join(provider.key_variables[0] for provider in PROVIDERS[:2] if provider.key_variables)

@@ -164,6 +164,8 @@ class ChatSessionView:
         self._is_prompt_sent = False
         """Whether the prompt of the current step was sent: a new input then waits for the next step."""
         self._splitter = MarkdownSplitter()
+        self._last_reply = ""
+        """The newest reply of the turn."""
         self._printed = ""
         self._printed_before_input = ""
         """The part of the reply printed before the last steering message; after it, the reply continues or restarts."""
@@ -266,7 +268,7 @@ class ChatSessionView:
             case Input():
                 return self._apply_input(entry.body)
             case Started(runtime=runtime):
-                self.started_at, self._runtime = entry.at, runtime
+                self.started_at, self._runtime, self._last_reply = entry.at, runtime, ""
                 self._reset_reply()
             case Resumed(crashed=crashed):
                 self._reset_reply()
@@ -331,6 +333,7 @@ class ChatSessionView:
     def _apply_reply(self, reply: Reply) -> Sequence[DisplayItem]:
         self._add_usage(reply.usage, reply.cost)
         self.model = reply.model or self.model
+        self._last_reply = reply.text
         items = self._finish_reply(reply.text)
         if reply.cut:
             items.append(Note(f"The provider cut this reply short: {reply.cut}", "warn"))
@@ -361,7 +364,9 @@ class ChatSessionView:
             case "done":
                 pass
             case "failed":
-                items.append(Note(f"✗ {ended.reason or 'The turn failed'}", "bad"))
+                # The words of a failed request may be the reply, which is shown already.
+                reason = "" if ended.reason == self._last_reply else ended.reason
+                items.append(Note(f"✗ {reason or 'The turn failed'}", "bad"))
             case "interrupted":
                 reason = ended.reason or "stopped"
                 items.append(Note(f"■ {reason[0].upper()}{reason[1:]}", "warn"))

@@ -27,6 +27,7 @@ from outrider.config.models import (
 from outrider.config.schema import Config
 from outrider.core.errors import Refused
 from outrider.core.ports import NATIVE
+from outrider.core.types import REMOTE
 
 OUTRIDER = "outrider"
 """The name of the model that the home or session is set to."""
@@ -35,6 +36,8 @@ OUTRIDER = "outrider"
 def known_models(config: Config) -> tuple[str, ...]:
     """The names to offer: the configured models, and the default model of every provider that has a key."""
     names = [OUTRIDER]
+    if config.default_runtime == REMOTE:
+        return (OUTRIDER,)
     try:
         names += [choice.name for choice in choose_models(config, wires=plugins.names("models"))]
     except Refused:  # the configured model cannot be used; a request that names it gets the reason
@@ -123,7 +126,8 @@ class ModelList(Struct, frozen=True, kw_only=True):
 async def list_models(call: ApiCall) -> ModelList:
     """List the models and runtimes that a request may use; `outrider` is the configured one."""
     config = call.agent.config
-    return ModelList(data=tuple(map(_render_model, (*known_models(config), *available_runtimes(config)))))
+    runtimes = [REMOTE] if config.default_runtime == REMOTE else available_runtimes(config)
+    return ModelList(data=tuple(map(_render_model, (*known_models(config), *runtimes))))
 
 
 @endpoint("GET", "/v1/models/{id:path}")

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from outrider.app.agent import Agent
+from outrider.app.api import check_runtime_choice
 from outrider.app.runtimes import changed_settings
 from outrider.channels.http.endpoints import ApiCall, find_session
 from outrider.channels.http.inputs import InputRequest, open_session
@@ -69,6 +70,7 @@ def requested_settings(agent: Agent, conversation: ParsedConversation, hint: Ses
     Raises 400 when the client has tools and what is chosen for a new session cannot use them.
     """
     settings = settings_for_model(agent.config, conversation.model)
+    check_runtime_choice(settings, agent.default_runtime)
     is_new = not (hint.name or hint.response or conversation.last_call_ids)
     if conversation.tools and ("runtime" in settings or is_new):
         check_client_tools(settings, agent.default_runtime)

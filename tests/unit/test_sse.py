@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.models.sse import SseEvent, SseParser, SseTooLong
+from outrider.system.sse import SseEvent, SseParser, SseTooLong
 
 
 def events(*chunks: bytes) -> list[SseEvent]:

@@ -8,7 +8,7 @@ _FIELDS = (b":", b"data", b"event", b"id", b"retry")
 
 
 class SseTooLong(ValueError):
-    """An event is longer than any that a model sends."""
+    """An event is longer than allowed."""
 
 
 class SseEvent(NamedTuple):

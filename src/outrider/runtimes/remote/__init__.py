@@ -1,0 +1,1 @@
+"""Another agent, reached over HTTP, as a runtime."""
