@@ -376,6 +376,7 @@ class Remote(_ScriptedModelHarness):
     login_hint = "key"
     limits: Mapping[str, str] = {
         "mcp": "the other side runs natively, without MCP servers",
+        "modes": "it has none",
         "switch": "while remote.url is set, nothing runs here",
     }
 

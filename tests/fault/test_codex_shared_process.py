@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from outrider.app.agent import Agent
-from outrider.core.events import Ended, Entry, Reply, Result
+from outrider.core.events import Begun, Ended, Entry, Reply, Result
 from outrider.core.prompt import UNKNOWN
 from outrider.core.store_port import Session
 from outrider.testing.scripted_model import says
@@ -55,6 +55,9 @@ async def test_turns_in_two_workspaces_share_a_process_and_both_continue_after_i
             folders = [tmp_path / "one", tmp_path / "two"]
             sessions = [await begin(agent, folder, "go") for folder in folders]
             await until_exists(*(folder / "began" for folder in folders))
+            for session in sessions:
+                while not any(isinstance(entry.body, Begun) for entry in await agent.journal(session)):
+                    await anyio.sleep(0.02)
             (process,) = processes(tmp_path)
             os.kill(process, signal.SIGKILL)
             ends = [(await ended(agent, session)).outcome for session in sessions]

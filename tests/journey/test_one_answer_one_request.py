@@ -70,8 +70,10 @@ async def test_after_a_restart_an_answer_holds_for_what_was_asked_and_for_nothin
 
 
 @pytest.mark.parametrize("first", ["once", "no"])
-async def test_a_later_question_about_a_call_does_not_outlive_its_program(tmp_path: Path, first: str) -> None:
-    """The call runs already, or has ended: after a restart nobody is left who could use the answer."""
+async def test_a_later_question_about_a_call_outlives_its_program_and_has_an_answer_of_its_own(
+    tmp_path: Path, first: str
+) -> None:
+    """An agent may ask more than once before it runs a call: the answer is for when it asks again."""
     world = World(tmp_path)
     words = do(["ask", acp_call(HARMLESS)], ["ask", acp_call(HARMFUL)], ["say", "done"])
     async with world.open_agent() as agent:
@@ -81,8 +83,11 @@ async def test_a_later_question_about_a_call_does_not_outlive_its_program(tmp_pa
     (world.agents / "silent").touch()
     async with world.open_agent() as agent:
         await agent.resume_all()
+        session = await agent.session("s")
+        assert [pending.ask for pending in await agent.questions(session)] == [later.ask]
+        await agent.answer(session, later, "no")
         journal = await finished_journal(agent)
-    assert Answered(later.ask, "no") in journal
+    assert Answered(later.ask, "no", "owner") in journal
     assert isinstance(journal[-1], Ended)
     assert journal[-1].outcome == "done"
     assert len(world.effects()) == 1

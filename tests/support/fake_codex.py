@@ -133,7 +133,7 @@ class Server:
         return {**rest, **spelled[self._script["spelling"]]}
 
     def on_thread_resume(self, params: Json) -> Json:
-        self._folders[params["threadId"]] = params["cwd"]
+        self._folders[params["threadId"]] = params.get("cwd", "")
         return {"thread": self._thread(params["threadId"], not params.get("excludeTurns")), "model": "scripted"}
 
     def on_thread_read(self, params: Json) -> Json:
