@@ -214,6 +214,12 @@ def test_a_turn_whose_questions_get_no_answer_is_stopped() -> None:
     assert decide(fold(entries(*bodies)), REPLAY) == Stop("stopped: 3 questions in a row were not answered")
 
 
+def test_a_call_that_has_begun_and_is_asked_about_again_waits_for_the_answer() -> None:
+    asked = (Input("hi"), Started(), Reply("", 1, (PAY,)), Begun(PAY.id), Asked("ask-2", "really?", PAY.id))
+    assert decide(fold(entries(*asked)), REPLAY) == AwaitAnswer()
+    assert decide(fold(entries(*asked, Answered("ask-2", "once", "owner"))), REPLAY) == ReconcileCalls((PAY,))
+
+
 def test_a_turn_that_a_notice_started_has_no_client_tools() -> None:
     lent = (ToolSpec("ring", "Ring a bell.", {"type": "object"}),)
     ended = entries(Input("hi", tools=lent), Started(), Reply("yes", 2), Ended("done", 2))

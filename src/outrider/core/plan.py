@@ -322,11 +322,13 @@ def decide(state: State, replay: Mapping[str, Replay], bounds: Bounds = Bounds()
         return Begin() if state.has_unseen else Idle()
     if state.resumes > MAX_RESUMES:
         return Stop(f"stopped: Outrider crashed {state.resumes} times in a row during this turn")
-    interrupted = {c.id for c in state.calls if c.id in state.begun and replay.get(c.tool) is not Replay.SAFE}
+    waiting = {question.call for question in state.questions.values()}
+    # A program may ask again about a call that has begun; until there is an answer, it waits.
+    begun = state.begun - waiting
+    interrupted = {c.id for c in state.calls if c.id in begun and replay.get(c.tool) is not Replay.SAFE}
     if lost := tuple(c for c in state.calls if c.id in interrupted | state.abandoned_calls):
         return ReconcileCalls(lost)
     if state.calls:
-        waiting = {question.call for question in state.questions.values()}
         ready = tuple(call for call in state.calls if call.id not in waiting and call.tool not in state.client_tools)
         return _limit_reached(state, bounds) or (RunCalls(ready) if ready else AwaitAnswer())
     if state.has_unseen or state.owes_reply:
