@@ -9,7 +9,7 @@ from outrider.config.environment import child_environment
 from outrider.config.redact import build_redactor
 from outrider.config.schema import Config
 from outrider.core.errors import Refused
-from outrider.core.events import Ended, Input
+from outrider.core.events import Ended
 from outrider.core.ports import Commands, TaskTraits
 from outrider.core.store_port import Session, Store, TaskStore
 from outrider.core.tasks import Notify, Task, TaskSpec
@@ -166,8 +166,8 @@ class ChildSessions:
 
     async def _payer(self, task: Task) -> str:
         """The key that pays for the parent session pays for its children."""
-        inputs = [entry.body for entry in await self._store.read(task.session) if isinstance(entry.body, Input)]
-        return next((body.payer for body in reversed(inputs) if body.source == "person"), "")
+        newest = await self._store.find_newest_input(task.session, lambda body: body.source == "person")
+        return newest.payer if newest else ""
 
     async def outcome(self, child: str) -> TurnResult | None:
         journal = await self._store.read(child)

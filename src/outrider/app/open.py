@@ -96,9 +96,10 @@ class _SessionBindings:
         return check_delivery(address, CHANNELS).can_deliver
 
     async def notice_address(self, session: str) -> str:
-        inputs = [entry.body for entry in await self._store.read(session) if isinstance(entry.body, Input)]
-        people = [body.address for body in inputs if body.source == "person" and self.can_notify(body.address)]
-        return people[-1] if people else ""
+        newest = await self._store.find_newest_input(
+            session, lambda body: body.source == "person" and self.can_notify(body.address)
+        )
+        return newest.address if newest else ""
 
     async def notify(self, session: str, notice: Input, key: str) -> None:
         await self._store.accept(session, notice, key, self._max_queued)

@@ -1,6 +1,6 @@
 """The store port: sessions and their journals, tasks, permissions, API keys and blobs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -257,6 +257,10 @@ class Store(Protocol):
     async def list_bound(self, runtime: str, limit: int) -> Sequence[tuple[Session, Bound]]:
         """Of everyone's sessions, those used last, at most so many: those with a thread in this runtime, and the last
         binding of each."""
+        ...
+
+    async def find_newest_input(self, session: str, accepts: Callable[[Input], bool]) -> Input | None:
+        """The newest input of a session that is accepted; reads no further back than that."""
         ...
 
     async def rename(self, person: str, session: str, name: str) -> Session:

@@ -401,15 +401,15 @@ class Worker:
             log.exception("a runtime failed", extra={"session": turn.session.id})
             await turn.record(Ended("failed", turn.state().head, f"internal error: {type(error).__name__}: {error}"))
             return
-        hindrance = _hindrance(turn)
         if deadline.cancelled_caught:
+            hindrance = _hindrance(turn)
             turn.notify()
             await turn.refresh()
-        state = turn.state()
-        if deadline.cancelled_caught:
             reason = f"stopped after {self._limits.seconds:g} s, the limit of one turn (limits.seconds)"
-            await turn.record(Ended("failed", state.head, f"{reason}. {hindrance}" if hindrance else reason))
-        elif state.head == before.head and not isinstance(self._decide(state), Finish | Stop | AwaitAnswer):
+            await turn.record(Ended("failed", turn.state().head, f"{reason}. {hindrance}" if hindrance else reason))
+            return
+        state = turn.state()
+        if state.head == before.head and not isinstance(self._decide(state), Finish | Stop | AwaitAnswer):
             await turn.record(Ended("failed", state.head, "the runtime stopped without a reply"))
 
 

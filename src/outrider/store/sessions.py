@@ -6,7 +6,7 @@ an exception undoes it.
 
 import secrets
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -62,8 +62,8 @@ ORDER BY session, seq
 # Everyone's sessions, the one used last first.
 LATEST_SESSIONS = _SELECT_SESSION + "ORDER BY touched DESC LIMIT ?1"
 
-# The threads of a session in external runtimes, oldest first.
-BINDINGS_OF = "SELECT seq, at, body FROM entries WHERE session = ?1 AND kind = 'bound' ORDER BY seq"
+# The entries of one kind, newest first: read one by one, as far back as needed.
+NEWEST_OF_KIND = "SELECT seq, at, body FROM entries WHERE session = ?1 AND kind = ?2 ORDER BY seq DESC"
 
 # How many sessions a person has: where the search for a free name begins.
 COUNT_SESSIONS_OF = "SELECT count(*) FROM sessions WHERE person = ?1"
@@ -164,10 +164,20 @@ def list_settings(db: sqlite3.Connection, person: str, limit: int) -> Mapping[st
 def list_bound(db: sqlite3.Connection, runtime: str, limit: int) -> Sequence[tuple[Session, Bound]]:
     found: list[tuple[Session, Bound]] = []
     for session in [session_of(row) for row in db.execute(LATEST_SESSIONS, (limit,))]:
-        bodies = [parse_entry(session.id, *row).body for row in db.execute(BINDINGS_OF, (session.id,))]
-        bound = [body for body in bodies if isinstance(body, Bound) and body.runtime == runtime]
-        found += [(session, bound[-1])] if bound else []
+        for row in db.execute(NEWEST_OF_KIND, (session.id, "bound")):
+            bound = parse_entry(session.id, *row).body
+            if isinstance(bound, Bound) and bound.runtime == runtime:
+                found.append((session, bound))
+                break
     return found
+
+
+def find_newest_input(db: sqlite3.Connection, session: str, accepts: Callable[[Input], bool]) -> Input | None:
+    for row in db.execute(NEWEST_OF_KIND, (session, "input")):
+        body = parse_entry(session, *row).body
+        if isinstance(body, Input) and accepts(body):
+            return body
+    return None
 
 
 def asking_sessions(db: sqlite3.Connection) -> Sequence[Session]:

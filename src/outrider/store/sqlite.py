@@ -131,6 +131,9 @@ class SqliteStore:
     async def list_bound(self, runtime: str, limit: int) -> Sequence[tuple[Session, Bound]]:
         return await self._read(sessions.list_bound, runtime, limit)
 
+    async def find_newest_input(self, session: str, accepts: Callable[[Input], bool]) -> Input | None:
+        return await self._read(sessions.find_newest_input, session, accepts)
+
     async def rename(self, person: str, session: str, name: str) -> Session:
         return await self._write(self._sessions.rename, person, session, name)
 

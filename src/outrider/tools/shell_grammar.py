@@ -105,66 +105,60 @@ def _split_tokens(text: str) -> list[_Token]:
 
 
 def _read_word(text: str, at: int) -> tuple[Word, int]:
-    parts: list[str] = []
-    is_literal, runs_commands = True, False
+    parts: list[Word] = []
     while at < len(text) and text[at] not in " \t\n;&|()<>":
         match text[at]:
             case "\\":
-                parts.append(text[at + 1 : at + 2])
-                at += 2
+                part, at = Word(text[at + 1 : at + 2]), at + 2
             case "'":
                 end = text.find("'", at + 1)
                 if end < 0:
                     raise NotUnderstood("an open quote")
-                parts.append(text[at + 1 : end])
-                at = end + 1
+                part, at = Word(text[at + 1 : end]), end + 1
             case '"':
-                quoted, at = _read_double_quoted(text, at + 1)
-                parts.append(quoted.text)
-                is_literal, runs_commands = is_literal and quoted.is_literal, runs_commands or quoted.runs_commands
-            case "`":
-                is_literal, runs_commands = False, True
-                end = text.find("`", at + 1)
-                if end < 0:
-                    raise NotUnderstood("an open substitution")
-                at = end + 1
-            case "$":
-                is_literal = False
-                runs_commands = runs_commands or text.startswith("$(", at)
-                end = _end_of_expansion(text, at)
-                parts.append(text[at:end])
-                at = end
+                part, at = _read_double_quoted(text, at + 1)
+            case "`" | "$":
+                part, at = _read_expansion(text, at)
             case letter:
-                is_literal = is_literal and letter not in "*?[{" and not (letter == "~" and not parts)
-                parts.append(letter)
-                at += 1
-    return Word("".join(parts), is_literal, runs_commands), at
+                is_literal = letter not in "*?[{" and not (letter == "~" and not parts)
+                part, at = Word(letter, is_literal), at + 1
+        parts.append(part)
+    return _join(parts), at
 
 
 def _read_double_quoted(text: str, at: int) -> tuple[Word, int]:
-    parts: list[str] = []
-    is_literal, runs_commands = True, False
+    parts: list[Word] = []
     while at < len(text):
         match text[at]:
             case '"':
-                return Word("".join(parts), is_literal, runs_commands), at + 1
+                return _join(parts), at + 1
             case "\\":
                 escaped = text[at + 1 : at + 2]
-                parts.append(escaped if escaped in tuple('$`"\\') else text[at : at + 2])
-                at += 2
-            case "`":
-                is_literal, runs_commands = False, True
-                at += 1
-            case "$":
-                is_literal = False
-                runs_commands = runs_commands or text.startswith("$(", at)
-                end = _end_of_expansion(text, at)
-                parts.append(text[at:end])
-                at = end
+                part, at = Word(escaped if escaped in tuple('$`"\\') else text[at : at + 2]), at + 2
+            case "`" | "$":
+                part, at = _read_expansion(text, at)
             case letter:
-                parts.append(letter)
-                at += 1
+                part, at = Word(letter), at + 1
+        parts.append(part)
     raise NotUnderstood("an open quote")
+
+
+def _join(parts: list[Word]) -> Word:
+    return Word(
+        "".join(part.text for part in parts),
+        all(part.is_literal for part in parts),
+        any(part.runs_commands for part in parts),
+    )
+
+
+def _read_expansion(text: str, at: int) -> tuple[Word, int]:
+    if text[at] == "`":
+        end = text.find("`", at + 1) + 1
+        if not end:
+            raise NotUnderstood("an open substitution")
+    else:
+        end = _end_of_expansion(text, at)
+    return Word(text[at:end], is_literal=False, runs_commands=text.startswith(("`", "$("), at)), end
 
 
 def _end_of_expansion(text: str, at: int) -> int:

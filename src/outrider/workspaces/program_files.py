@@ -1,7 +1,7 @@
 """The files that Outrider itself runs from: its code, its packages and its interpreter.
 
-A workspace may contain them, when Outrider is installed in a virtual environment of a project. Whoever changed them
-would change the sandbox, so commands and file tools may read them and never write them.
+A workspace may contain them, when Outrider is installed in a virtual environment of a project. A change to them would
+change the sandbox, so commands and file tools may read them and never write them.
 """
 
 import os

@@ -183,7 +183,7 @@ class AcpAgent:
             await self._request("session/set_config_option", params)
         else:
             await self._request("session/set_mode", {"sessionId": thread, "modeId": mode})
-        self.modes[thread] = OfferedModes(offered.names, mode, offered.option)
+        self._mode_changed(thread, mode)
 
     def _mode_changed(self, thread: str, mode: str) -> None:
         offered = self.modes.get(thread, OfferedModes())

@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-from collections import deque
 from collections.abc import Sequence
 
 import anyio
@@ -31,6 +30,7 @@ from outrider.runtimes.acp.tool_calls import (
     render_plan,
 )
 from outrider.runtimes.external.approvals import ApprovalGate
+from outrider.runtimes.external.assumed_starts import AssumedStarts
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, TurnRecorder, clip_middle
 from outrider.runtimes.jsonrpc.connection import RequestId
 from outrider.runtimes.jsonrpc.decoding import UnreadReporter
@@ -40,8 +40,6 @@ from outrider.system.failpoints import failpoint
 
 MAX_MESSAGE = 1_000_000
 """Characters of one message; of a longer one, the beginning and the end are recorded."""
-ASSUME_STARTED_AFTER = 1.0
-"""Seconds after which a call that is reported as running counts as begun, when no permission is requested for it."""
 _UNREAD_TEXT = "[a part of the message that Outrider could not read]"
 _OWN_CALL = "a call of one of our tools"
 _NOT_ONCE = "not run: it was allowed, but the agent has no option to allow it only once"
@@ -87,9 +85,7 @@ class UpdateReader:
         """Calls that are in the journal."""
         self._current = ""
         """The call that is open in the journal."""
-        self._unconfirmed: deque[tuple[str, float]] = deque()
-        """Calls that are reported as running, and when they count as begun if no permission is requested."""
-        self._unconfirmed_added = anyio.Event()
+        self._assumed_starts = AssumedStarts()
         self._ended: set[str] = set()
         self._has_worked = False
         self._login_errors: list[str] = []
@@ -184,14 +180,12 @@ class UpdateReader:
 
         Some agents report a call as running and request the permission for it afterwards. Runs until cancelled.
         """
-        while True:
-            while not self._unconfirmed:
-                await self._unconfirmed_added.wait()
-                self._unconfirmed_added = anyio.Event()
-            call, deadline = self._unconfirmed.popleft()
-            await anyio.sleep_until(deadline)
+
+        async def confirm(call: str) -> None:
             if call not in self._asked and call in self._calls:
                 await self._recorder.call_assumed_started(self._external(self._calls[call]).item_id)
+
+        await self._assumed_starts.confirm_each(confirm)
 
     def _note_work(self, update: SessionUpdate) -> None:
         match update.session_update:
@@ -238,8 +232,7 @@ class UpdateReader:
             return
         await self._announce_next()
         if update.status == "in_progress" and id not in self._asked:
-            self._unconfirmed.append((id, anyio.current_time() + ASSUME_STARTED_AFTER))
-            self._unconfirmed_added.set()
+            self._assumed_starts.add(id)
 
     async def _is_own_call(self, call: AcpToolCall) -> bool:
         """Keep the report of a call of one of our tools. One that ends and never arrived here was not such a call."""

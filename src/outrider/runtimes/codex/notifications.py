@@ -2,7 +2,6 @@
 
 import logging
 import shlex
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -34,6 +33,7 @@ from outrider.runtimes.codex.protocol import (
 )
 from outrider.runtimes.codex.tools import SERVER, parse_our_call
 from outrider.runtimes.codex.watchdog import TurnWatchdog
+from outrider.runtimes.external.assumed_starts import AssumedStarts
 from outrider.runtimes.external.images import ImageCollector
 from outrider.runtimes.external.recorder import CallOutcome, ExternalCall, TurnRecorder
 from outrider.runtimes.jsonrpc.connection import RpcNotification
@@ -44,8 +44,6 @@ EXITED_TEXT = "exited with code "
 """In the output of a command that has ended, as the model gets it."""
 ABORTED = ("<turn_aborted>", "<turn_aborted/>")
 """In the text of the model when the turn is aborted, unless something follows."""
-ASSUME_STARTED_AFTER = 1.0
-"""Seconds after which an item that needs no approval, as it seems, counts as started."""
 _ABORT_WINDOW = 40
 _COMPACTION = "contextCompaction"
 _SHELLS = ("bash", "sh", "zsh", "dash")
@@ -66,7 +64,7 @@ USED_NOTIFICATIONS = {
     *("turn/completed", "item/started", "item/completed", "item/agentMessage/delta", "error"),
     *("item/reasoning/summaryTextDelta", "item/reasoning/textDelta", "thread/tokenUsage/updated"),
 }
-"""Notifications of which a person is told when they cannot be read."""
+"""Notifications that are reported to the person when they cannot be read."""
 _REPORTED_AT_END = frozenset({"webSearch"})
 """Items that change nothing and whose arguments are known only at their end, when they are recorded."""
 _DECLINED = "not run: it was not allowed"
@@ -297,9 +295,7 @@ class NotificationReader:
         """The newest message, if it has the marker of an aborted turn."""
         self._acknowledges_inputs = False
         self._partial_messages: dict[str, list[str]] = {}
-        self._unconfirmed: deque[tuple[str, float]] = deque()
-        """Items that may have started, and when they count as started."""
-        self._unconfirmed_added = anyio.Event()
+        self._assumed_starts = AssumedStarts()
         self._unread = UnreadReporter("Codex", log, lambda text: turn.emit(Delta(text, "note")))
         self._unnamed = 0
 
@@ -344,14 +340,12 @@ class NotificationReader:
 
     async def confirm_starts(self) -> None:
         """Record items as started that no question was asked about within a second. Runs until cancelled."""
-        while True:
-            while not self._unconfirmed:
-                await self._unconfirmed_added.wait()
-                self._unconfirmed_added = anyio.Event()
-            item, deadline = self._unconfirmed.popleft()
-            await anyio.sleep_until(deadline)
+
+        async def confirm(item: str) -> None:
             if item not in self._tracker.asked_items:
                 await self._recorder.call_assumed_started(item)
+
+        await self._assumed_starts.confirm_each(confirm)
 
     async def record_partial_messages(self) -> None:
         """Record what the model had written of its messages when the turn was interrupted."""
@@ -429,8 +423,7 @@ class NotificationReader:
             return
         await self._recorder.call_announced(call, has_begun=is_running(item))
         if not is_running(item):
-            self._unconfirmed.append((item.id, anyio.current_time() + ASSUME_STARTED_AFTER))
-            self._unconfirmed_added.set()
+            self._assumed_starts.add(item.id)
 
     def _drop_partial_messages(self, item: str) -> None:
         """Forget messages that never complete, because an input during the turn made the model begin again."""

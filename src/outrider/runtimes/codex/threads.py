@@ -26,10 +26,10 @@ from outrider.runtimes.codex.tools import (
     TaskOutputs,
     ThreadTools,
     ToolProvider,
-    data_url,
     dynamic_tools,
 )
 from outrider.runtimes.external.history import LoadImage, render_history
+from outrider.runtimes.external.images import data_url
 from outrider.runtimes.jsonrpc.errors import RpcError
 
 NAME = "codex"

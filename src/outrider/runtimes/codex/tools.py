@@ -5,7 +5,6 @@
 
 import logging
 import re
-from base64 import b64encode
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from hashlib import blake2b
@@ -22,6 +21,7 @@ from outrider.core.events import Result
 from outrider.core.ports import Tools, Turn
 from outrider.core.types import Call
 from outrider.runtimes.external.history import LoadImage
+from outrider.runtimes.external.images import data_url
 from outrider.runtimes.external.own_tools import SERVER as SERVER
 from outrider.runtimes.external.own_tools import SERVER_INSTRUCTIONS, tools_for_program
 from outrider.runtimes.external.own_tools import is_our_call as is_our_call
@@ -56,10 +56,6 @@ class TaskOutputs:
     def rename(self, text: str) -> str:
         """The text with each of these files replaced by the call that reads it."""
         return self._path.sub(r"tasks(action=read, task=\1)", text)
-
-
-def data_url(media: str, content: bytes) -> str:
-    return f"data:{media};base64,{b64encode(content).decode()}"
 
 
 class OwnToolRunner:

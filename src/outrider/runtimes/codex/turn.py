@@ -49,9 +49,10 @@ from outrider.runtimes.codex.threads import (
     model_override,
     open_thread,
 )
-from outrider.runtimes.codex.tools import OwnToolRunner, TaskOutputs, ToolProvider, data_url
+from outrider.runtimes.codex.tools import OwnToolRunner, TaskOutputs, ToolProvider
 from outrider.runtimes.codex.watchdog import ABORT_GRACE, TurnWatchdog
 from outrider.runtimes.external.approvals import ApprovalGate, ApprovalSuspended, JournalWatcher
+from outrider.runtimes.external.images import data_url
 from outrider.runtimes.external.recorder import CONTINUES_IN_BACKGROUND, TurnRecorder
 from outrider.runtimes.jsonrpc.connection import RpcNotification, RpcRequest
 from outrider.runtimes.jsonrpc.errors import ProcessExited, RequestTimeout, RpcError

@@ -1,7 +1,7 @@
-"""Images in what an external program reports. Pure."""
+"""Images that external programs get and report. Pure."""
 
 import binascii
-from base64 import b64decode
+from base64 import b64decode, b64encode
 
 from msgspec import Struct
 
@@ -19,6 +19,10 @@ IMAGE_NOTE = "[image]"
 class ImageContent(Struct, frozen=True):
     media: str
     content: bytes
+
+
+def data_url(media: str, content: bytes) -> str:
+    return f"data:{media};base64,{b64encode(content).decode()}"
 
 
 def parse_image(data: str) -> ImageContent | str:

@@ -1,6 +1,5 @@
 """OpenAI's chat completions as a remote agent speaks them: rendering of the request, parsing of the reply. Pure."""
 
-import base64
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from outrider.core.ports import Emit
 from outrider.core.prompt import AssistantMessage, Message, ToolMessage, UserMessage
 from outrider.core.store_port import Blobs
 from outrider.core.types import Usage
+from outrider.runtimes.external.images import data_url
 from outrider.runtimes.jsonrpc.decoding import UNREAD, WHOLE, LenientDecoder
 from outrider.runtimes.remote.errors import DECODE_ERRORS, content_failure, message_of
 
@@ -58,8 +58,7 @@ def _user_content(message: UserMessage, prefix: str, blobs: Blobs) -> str | list
         return text
     parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text.strip() else []
     for image in message.images:
-        data = base64.b64encode(blobs.get(image.blob)).decode()
-        parts.append({"type": "image_url", "image_url": {"url": f"data:{image.media};base64,{data}"}})
+        parts.append({"type": "image_url", "image_url": {"url": data_url(image.media, blobs.get(image.blob))}})
     return parts
 
 

@@ -38,6 +38,11 @@ def entry_key(far_session: str, seq: int) -> str:
     return f"{REMOTE}/{far_session}/{seq}"
 
 
+def our_notice(notice: Input, person: str, address: str, redact: Callable[[str], str]) -> Input:
+    """A notice of the other side as it is recorded here."""
+    return Input(redact(notice.text), notice.source, person=person, address=address, notice=notice.notice)
+
+
 class NoticeWatcher:
     """Checks watched sessions one after another, with a pause between two rounds. Never more than one request."""
 
@@ -90,10 +95,9 @@ class NoticeWatcher:
         ]
         if self._watched.get(watched.session) is not watched:
             return  # A turn has started meanwhile.
+        address = await self._bindings.notice_address(watched.session) if notices else ""
         for seq, notice in notices:
-            address = await self._bindings.notice_address(watched.session)
-            text = self._redact(notice.text)
-            body = Input(text, notice.source, person=watched.person, address=address, notice=notice.notice)
+            body = our_notice(notice, watched.person, address, self._redact)
             await self._bindings.notify(watched.session, body, entry_key(far.id, seq))
         if notices or not has_open_tasks:
             self._drop(watched)  # The turn that reads a notice has it watched again.

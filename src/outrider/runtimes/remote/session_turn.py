@@ -28,7 +28,7 @@ from outrider.runtimes.external.recorder import clip_middle, external_call_id
 from outrider.runtimes.remote.chat_completions import NOTICE
 from outrider.runtimes.remote.chat_turn import is_chat_binding
 from outrider.runtimes.remote.errors import PARTIAL, RemoteFailed
-from outrider.runtimes.remote.notices import entry_key
+from outrider.runtimes.remote.notices import entry_key, our_notice
 from outrider.runtimes.remote.outrider_api import FarEntry, FarEvent, FarInput, FarOutrider
 from outrider.runtimes.tool_runner import decide_or_ask, deny_unreachable
 from outrider.system.failpoints import failpoint
@@ -170,11 +170,9 @@ class SessionTurnRun:
         except RemoteFailed as failed:
             _log.info("%s", failed)
             return False
-        asks = {self._our_ask(bound.thread, one.body) for one in entries if isinstance(one.body, Asked)}
+        ours = {one.body.ask: self._our_ask(bound.thread, one.body) for one in entries if isinstance(one.body, Asked)}
         answered = {one.body.ask for one in entries if isinstance(one.body, Answered)}
-        theirs = {one.body.ask: self._our_ask(bound.thread, one.body) for one in entries if isinstance(one.body, Asked)}
-        is_open = {ask for ask in self._turn.state().questions if ask in asks}
-        return any(theirs.get(ask) in is_open for ask in answered)
+        return any(ours.get(ask) in self._turn.state().questions for ask in answered)
 
     async def _bind(self) -> None:
         """Find or create the session there, and record where its journal is read from."""
@@ -212,12 +210,11 @@ class SessionTurnRun:
         """Record a notice of the other side's own work as an input here, once."""
         match entry.body:
             case Input(source="task" | "schedule") as notice:
-                text, key = self._redact(notice.text), entry_key(self._session, entry.seq)
-                person, source = self._turn.session.person, notice.source
-                address = await self._context.bindings.notice_address(self._turn.session.id)
-                body = Input(text, source, person=person, address=address, notice=notice.notice)
-                recorded = await self._turn.record(body, key=key)
-                unseen = [seq for seq, one in self._turn.transcript().unseen() if one.text == text]
+                session = self._turn.session
+                address = await self._context.bindings.notice_address(session.id)
+                body = our_notice(notice, session.person, address, self._redact)
+                recorded = await self._turn.record(body, key=entry_key(self._session, entry.seq))
+                unseen = [seq for seq, one in self._turn.transcript().unseen() if one.text == body.text]
                 known = set(self._inputs.values())
                 ours = recorded.seq if recorded else next((seq for seq in unseen if seq not in known), 0)
                 self._inputs.setdefault(entry.seq, ours)
